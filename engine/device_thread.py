@@ -1,0 +1,299 @@
+"""The thread that computes. It alone calls the backend, so a forward never meets another one and never delays I/O.
+
+Each turn: take what arrived (requests, cancellations), tokenise it, run one forward over the rows that the batcher
+packs together, run one step of the generations that are under way, hand finished answers to the outbox. It waits only
+when there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from engine import golden
+from engine.backends.base import Backend, Generation, Job, LoadError, RequestError, Row, error_body
+from engine.backends.registry import build
+from engine.batching import Batcher
+from engine.messages import (
+    PROTOCOL,
+    Answer,
+    Chunk,
+    End,
+    Faults,
+    LaunchSpec,
+    LoadFailed,
+    Phase,
+    Progress,
+    Register,
+    Route,
+)
+from engine.outbox import Outbox
+
+
+@dataclasses.dataclass(slots=True, frozen=True)
+class Work:
+    """A request on its way into the device thread. `deadline` is monotonic seconds."""
+
+    exchange: int
+    route: int
+    stream: bool
+    body: bytes
+    deadline: float
+
+
+@dataclasses.dataclass(slots=True)
+class Gauges:
+    """What the heartbeat reports of the device thread. Written here, read by the I/O loop."""
+
+    queued_rows: int = 0
+    forward_started: float | None = None
+    forwards: int = 0
+    rows: int = 0
+    tokens: int = 0
+    busy_s: float = 0.0
+    cancelled_rows: int = 0
+    gpu_bytes: int = 0
+
+
+class _OpenJob:
+    """A job whose rows are not all computed yet."""
+
+    __slots__ = ("exchange", "job", "missing", "outputs")
+
+    def __init__(self, exchange: int, job: Job) -> None:
+        self.exchange = exchange
+        self.job = job
+        self.outputs: list[Any] = [None] * len(job.rows)
+        self.missing = len(job.rows)
+
+
+@dataclasses.dataclass(slots=True)
+class _OpenGeneration:
+    generation: Generation
+    stream: bool
+
+
+class DeviceThread(threading.Thread):
+    """Loads the backend, registers through the outbox, then serves until the process ends."""
+
+    _backend: Backend
+
+    def __init__(self, spec: LaunchSpec, outbox: Outbox) -> None:
+        super().__init__(name="device", daemon=True)
+        self.gauges = Gauges()
+        self._spec = spec
+        self._outbox = outbox
+        self._inbox: queue.SimpleQueue[Work | int] = queue.SimpleQueue()
+        self._jobs: dict[int, _OpenJob] = {}
+        self._generations: dict[int, _OpenGeneration] = {}
+        self._batcher: Batcher[int] = Batcher(max_tokens=1, max_rows=1)
+
+    # ------------------------------------------------------------------------------- from the I/O loop
+
+    def submit(self, work: Work) -> None:
+        """Take a request in."""
+        self._inbox.put(work)
+
+    def cancel(self, exchange: int) -> None:
+        """Nobody waits for this exchange any more."""
+        self._inbox.put(exchange)
+
+    def set_faults(self, faults: Faults) -> None:
+        """Hand new faults to a stub, at once, also while its forward hangs."""
+        if hasattr(self, "_backend"):
+            self._backend.set_faults(faults)
+
+    # ------------------------------------------------------------------------------- on this thread
+
+    def run(self) -> None:
+        """Load, check, register, serve. What goes wrong before serving ends the process with its reason."""
+        try:
+            self._start_up()
+        except LoadError as error:
+            self._outbox.put(LoadFailed(str(error), error.final))
+            return
+        except Exception as error:
+            traceback.print_exc()
+            self._outbox.put(LoadFailed(f"{type(error).__name__}: {error}", False))
+            return
+        while True:
+            self._turn()
+
+    def _start_up(self) -> None:
+        self._outbox.put(Progress(PROTOCOL, Phase.LOADING))
+        self._backend = build(self._spec)
+        self._backend.load()
+        self._outbox.put(Progress(PROTOCOL, Phase.WARMING))
+        verdict = golden.check(self._backend)
+        self._batcher = Batcher(
+            max_tokens=self._backend.max_num_batched_tokens, max_rows=self._backend.max_num_seqs
+        )
+        card = self._backend.card()
+        self._outbox.put(Register(PROTOCOL, os.getpid(), msgspec.structs.replace(card, golden=verdict)))
+
+    def _turn(self) -> None:
+        self._admit(self._take())
+        rows = self._batcher.next_forward()
+        self.gauges.queued_rows = len(self._batcher)
+        if rows:
+            self._forward(rows)
+        if self._generations:
+            self._step()
+
+    def _take(self) -> list[Work | int]:
+        """Everything that arrived; waits for something when there is nothing else to do."""
+        taken: list[Work | int] = []
+        if not (len(self._batcher) or self._generations):
+            taken.append(self._inbox.get())
+        while True:
+            try:
+                taken.append(self._inbox.get_nowait())
+            except queue.Empty:
+                return taken
+
+    def _admit(self, arrived: Sequence[Work | int]) -> None:
+        """Tokenise the new requests that somebody still waits for; forget the cancelled ones."""
+        cancelled = {item for item in arrived if isinstance(item, int)}
+        for exchange in cancelled:
+            self._forget(exchange)
+        now = time.monotonic()
+        for item in arrived:
+            if isinstance(item, int):
+                continue
+            if item.exchange in cancelled or item.deadline <= now:
+                self.gauges.cancelled_rows += 1
+            else:
+                self._prepare(item)
+
+    def _prepare(self, work: Work) -> None:
+        try:
+            prepared = self._backend.prepare(Route(work.route), work.body, work.stream)
+        except RequestError as error:
+            self._refuse(work.exchange, error)
+            return
+        except Exception as error:
+            self._break(work.exchange, error)
+            return
+        if isinstance(prepared, Job):
+            self._jobs[work.exchange] = _OpenJob(work.exchange, prepared)
+            self._batcher.add(work.exchange, [row.tokens for row in prepared.rows])
+        else:
+            self._generations[work.exchange] = _OpenGeneration(prepared, work.stream)
+
+    def _forget(self, exchange: int) -> None:
+        """Drop what is not computed yet of an exchange that nobody waits for."""
+        if self._jobs.pop(exchange, None) is not None:
+            self.gauges.cancelled_rows += self._batcher.drop(exchange)
+        if (opened := self._generations.pop(exchange, None)) is not None:
+            self.gauges.cancelled_rows += 1
+            self._backend.release(opened.generation)
+
+    def _forward(self, keys: list[tuple[int, int]]) -> None:
+        rows = [self._jobs[exchange].job.rows[index] for exchange, index in keys]
+        try:
+            outputs = self._timed_forward(rows)
+        except Exception as error:
+            self._isolate(keys, error)
+            return
+        for (exchange, index), output in zip(keys, outputs, strict=True):
+            self._deliver(exchange, index, output)
+
+    def _timed_forward(self, rows: Sequence[Row]) -> Sequence[Any]:
+        started = time.monotonic()
+        self.gauges.forward_started = started
+        try:
+            return self._backend.forward(rows)
+        finally:
+            self.gauges.forward_started = None
+            self.gauges.busy_s += time.monotonic() - started
+            self.gauges.forwards += 1
+            self.gauges.rows += len(rows)
+            self.gauges.tokens += max(row.tokens for row in rows) * len(rows)
+
+    def _isolate(self, keys: list[tuple[int, int]], error: Exception) -> None:
+        """A forward failed: its requests are tried one by one, so that a poison input fails alone."""
+        exchanges = list(dict.fromkeys(exchange for exchange, _ in keys))
+        if len(exchanges) == 1:
+            self._abandon(exchanges[0], error)
+            return
+        for exchange in exchanges:
+            own = [key for key in keys if key[0] == exchange]
+            self._forward(own)
+
+    def _deliver(self, exchange: int, index: int, output: Any) -> None:
+        opened = self._jobs.get(exchange)
+        if opened is None:
+            return
+        opened.outputs[index] = output
+        opened.missing -= 1
+        if opened.missing:
+            return
+        del self._jobs[exchange]
+        try:
+            body = opened.job.answer(opened.outputs)
+        except Exception as error:
+            self._break(exchange, error)
+            return
+        self._outbox.put(Answer(exchange, 200), body)
+
+    def _step(self) -> None:
+        """One decode step of every generation under way; what it brought goes out, what ended leaves."""
+        running = list(self._generations.items())[: self._backend.max_num_seqs]
+        started = time.monotonic()
+        self.gauges.forward_started = started
+        try:
+            self._backend.step([opened.generation for _, opened in running])
+        except Exception as error:
+            for exchange, _ in running:
+                self._abandon(exchange, error)
+            return
+        finally:
+            self.gauges.forward_started = None
+            self.gauges.busy_s += time.monotonic() - started
+            self.gauges.forwards += 1
+            self.gauges.rows += len(running)
+            self.gauges.tokens += len(running)
+        for exchange, opened in running:
+            self._speak(exchange, opened)
+
+    def _speak(self, exchange: int, opened: _OpenGeneration) -> None:
+        generation = opened.generation
+        if opened.stream and (piece := generation.take()) is not None:
+            self._outbox.put(Chunk(exchange), piece)
+        if not generation.done:
+            return
+        del self._generations[exchange]
+        if opened.stream:
+            self._outbox.put(End(exchange))
+        else:
+            self._outbox.put(Answer(exchange, 200), generation.answer())
+        self._backend.release(generation)
+
+    # ------------------------------------------------------------------------------- what went wrong
+
+    def _refuse(self, exchange: int, error: RequestError) -> None:
+        body = error_body(
+            str(error), kind="invalid_request_error", code="invalid_request", param=error.param
+        )
+        self._outbox.put(Answer(exchange, error.status), body)
+
+    def _break(self, exchange: int, error: Exception) -> None:
+        """An error of the engine or of user code: 500 for this caller, the traceback in the replica's log."""
+        traceback.print_exception(error)
+        message = f"{type(error).__name__}: {error}"
+        self._outbox.put(Answer(exchange, 500), error_body(message, kind="server_error", code="engine_error"))
+
+    def _abandon(self, exchange: int, error: Exception) -> None:
+        self._batcher.drop(exchange)
+        self._jobs.pop(exchange, None)
+        if (opened := self._generations.pop(exchange, None)) is not None:
+            self._backend.release(opened.generation)
+        self._break(exchange, error)

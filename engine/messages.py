@@ -1,0 +1,286 @@
+"""The wire between supervisor and engine: typed messages in msgpack, one structure a kind (spec 2).
+
+Frames on the ZeroMQ link (the supervisor binds a ROUTER, each engine connects a DEALER):
+
+    supervisor -> engine   [identity] [header: ToEngine]   [body, after Request only]
+    engine -> supervisor   [identity] [header: ToSupervisor] [body, after Answer and Chunk only]
+
+A body is never part of a header, so neither side re-encodes it: the caller's bytes reach the engine as they came,
+and the engine's bytes reach the caller. Never pickle. The identity is a random token that the supervisor hands to one
+incarnation through its standard input; a frame under any other identity is dropped and counted.
+This module is light on purpose: both sides import it, and neither torch nor zmq is needed to read it.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from engine.errors import ProtocolError
+
+PROTOCOL = 1
+"""Version of this wire. A peer that registers with another one is refused."""
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+"""Largest request or answer body (spec 11: 413 beyond it)."""
+
+MAX_FRAME_BYTES = MAX_BODY_BYTES + 1024 * 1024
+"""Limit given to ZeroMQ itself, so that a peer cannot announce more and have it buffered."""
+
+HEARTBEAT_S = 1.0
+"""Seconds between an engine's heartbeats (spec 5)."""
+
+
+class Route(enum.IntEnum):
+    """What a request asks for; the number travels, the name is for people."""
+
+    EMBEDDINGS = 1
+    COMPLETIONS = 2
+    CHAT = 3
+    CLASSIFY = 4
+    RERANK = 5
+
+
+class Phase(enum.StrEnum):
+    """What an engine that is not registered yet is busy with."""
+
+    LOADING = "loading"
+    WARMING = "warming"
+
+
+class ExitCode(enum.IntEnum):
+    """Why an engine process ended by itself; the sentence of each is in `EXIT_REASONS`."""
+
+    LEFT = 0
+    LOAD_FAILED = 71
+    LOAD_FINAL = 72
+    ORPHANED = 73
+    BAD_LAUNCH = 74
+
+
+EXIT_REASONS = {
+    ExitCode.LEFT: "left when told to",
+    ExitCode.LOAD_FAILED: "could not load",
+    ExitCode.LOAD_FINAL: "cannot serve this artifact",
+    ExitCode.ORPHANED: "its supervisor was gone",
+    ExitCode.BAD_LAUNCH: "was not given a launch specification it could read",
+}
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """Base of every message: positional on the wire, so a header is a few bytes."""
+
+
+# ---------------------------------------------------------------------------------------------- supervisor to engine
+
+
+class Request(Message, frozen=True, tag="q"):
+    """One exchange; the body follows in a frame of its own. `budget_s` is the time left until its deadline."""
+
+    exchange: int
+    route: int
+    stream: bool
+    budget_s: float
+
+
+class Cancel(Message, frozen=True, tag="c"):
+    """Nobody waits for this exchange any more: drop its rows that are not in a forward yet, end its generation."""
+
+    exchange: int
+
+
+class Ask(Message, frozen=True, tag="?"):
+    """Health is asked now: answer with a heartbeat at once."""
+
+
+class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a stub engine does wrong on purpose (spec 10), so that each rule of dispatch can be seen at work.
+
+    Those marked (start) are looked at while the replica starts; the others act at once when they are set.
+    """
+
+    hang: bool = False
+    """Forwards do not return until it is cleared; heartbeats go on."""
+    slow_ms: float = 0.0
+    """Added to each forward and each token, in milliseconds."""
+    crash: bool = False
+    """The process ends now with SIGSEGV."""
+    crash_on_request: bool = False
+    """The process ends at the next request that reaches it."""
+    refuse: bool = False
+    """Every request is answered with 400."""
+    fail: bool = False
+    """Every request is answered with 500."""
+    garbage: bool = False
+    """Sends malformed frames beside each answer."""
+    mute: bool = False
+    """Sends no heartbeats."""
+    hold_gil_ms: float = 0.0
+    """Each forward keeps the interpreter to itself that long: the I/O loop cannot run."""
+    noise: bool = False
+    """Answers change from run to run, so that the golden check fails (start)."""
+    wrong_card: bool = False
+    """Registers with other dimensions and limits than its siblings (start)."""
+    exit_while_loading: bool = False
+    """The process ends with code 7 before it is ready (start)."""
+
+
+class SetFaults(Message, frozen=True, tag="f"):
+    """New faults of a stub engine; other engines ignore it. Replaces the faults that were set before."""
+
+    faults: Faults
+
+
+ToEngine = Request | Cancel | Ask | SetFaults
+
+
+# ---------------------------------------------------------------------------------------------- engine to supervisor
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replica says of itself when it registers (spec 1). Lengths and limits are in tokens and rows."""
+
+    artifact: str
+    engine: str
+    task: str
+    device: str
+    dtype: str
+    threads: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    revision: str | None = None
+    dimensions: int | None = None
+    max_model_len: int | None = None
+    weights_digest: str | None = None
+    golden: str = "unverified"
+    reproducible: str | None = None
+    versions: dict[str, str] = {}
+
+
+class Register(Message, frozen=True, tag="r"):
+    """The replica can serve: weights loaded, golden check passed. Its first message with a card."""
+
+    protocol: int
+    pid: int
+    card: Card
+
+
+class Progress(Message, frozen=True, tag="p"):
+    """Life before `Register`: which phase the start is in."""
+
+    protocol: int
+    phase: Phase
+
+
+class LoadFailed(Message, frozen=True, tag="!"):
+    """The replica cannot serve and leaves. `final`: trying the same artifact again cannot help (golden check)."""
+
+    reason: str
+    final: bool
+
+
+class Heartbeat(Message, frozen=True, tag="h"):
+    """Each second, and when asked. Counters only grow within an incarnation; times in seconds, sizes in bytes.
+
+    forward_age_s: age of the running forward, 0 when none runs. cancelled_rows: rows that left before they were
+    computed, or generations that stopped before their end.
+    """
+
+    in_flight: int
+    queued_rows: int
+    forward_age_s: float
+    forwards: int
+    rows: int
+    tokens: int
+    busy_s: float
+    cpu_s: float
+    cancelled_rows: int
+    rss_bytes: int
+    gpu_bytes: int
+    threads: int
+
+
+class Answer(Message, frozen=True, tag="a"):
+    """The whole answer of an exchange, as JSON for the caller in the next frame, with its HTTP status."""
+
+    exchange: int
+    status: int
+
+
+class Chunk(Message, frozen=True, tag="k"):
+    """The next bytes of a streamed answer, as they are to go to the caller."""
+
+    exchange: int
+
+
+class End(Message, frozen=True, tag="e"):
+    """A streamed answer is complete."""
+
+    exchange: int
+
+
+ToSupervisor = Register | Progress | LoadFailed | Heartbeat | Answer | Chunk | End
+
+WITH_BODY = (Request, Answer, Chunk)
+"""Messages that are followed by a body frame; all others stand alone."""
+
+
+# ------------------------------------------------------------------------------------------------------ launch
+
+
+class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything an engine process must know to become a replica. It comes by standard input, never by argv."""
+
+    endpoint: str
+    identity: bytes
+    supervisor_pid: int
+    replica: str
+    incarnation: int
+    artifact: str
+    device: str
+    threads: int
+    revision: str | None = None
+    engine: str = "transformers"
+    task: str = "auto"
+    dtype: str = "auto"
+    max_model_len: int = 0
+    trust_remote_code: bool = False
+    options: dict[str, object] = {}
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    result_cache_entries: int = 0
+    simulated: bool = False
+
+
+_encoder = msgspec.msgpack.Encoder()
+_to_engine = msgspec.msgpack.Decoder(ToEngine)
+_to_supervisor = msgspec.msgpack.Decoder(ToSupervisor)
+_launch = msgspec.msgpack.Decoder(LaunchSpec)
+
+encode = _encoder.encode
+"""Header or launch specification to bytes."""
+
+
+def decode_to_engine(header: bytes) -> ToEngine:
+    """Read a header that the supervisor sent. Raises ProtocolError."""
+    try:
+        return _to_engine.decode(header)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a message for an engine: {error}") from error
+
+
+def decode_to_supervisor(header: bytes) -> ToSupervisor:
+    """Read a header that an engine sent. Raises ProtocolError."""
+    try:
+        return _to_supervisor.decode(header)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ProtocolError(f"not a message of an engine: {error}") from error
+
+
+def decode_launch(data: bytes) -> LaunchSpec:
+    """Read the launch specification from an engine's standard input. Raises ProtocolError."""
+    try:
+        return _launch.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a launch specification: {error}") from error

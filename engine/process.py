@@ -1,0 +1,78 @@
+"""Entry of an engine process: `python -P -m engine.process`, with its launch specification on standard input.
+
+Standard input is also the lifeline: the supervisor keeps the other end open for as long as it lives, so the end of
+file there means that nobody is left to serve. On Linux the kernel's parent-death signal says the same, faster and
+whatever the interpreter is doing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+from engine.errors import ProtocolError
+from engine.messages import ExitCode, LaunchSpec, decode_launch
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Become the replica that standard input describes. Never returns."""
+    try:
+        spec = read_launch(0)
+    except ProtocolError as error:
+        print(f"engine: {error}. It is started by `stoker serve`, not by hand.", file=sys.stderr, flush=True)
+        os._exit(ExitCode.BAD_LAUNCH)
+    die_with(spec.supervisor_pid)
+    _exit(serve(spec, lifeline=0))
+
+
+def read_launch(fd: int) -> LaunchSpec:
+    """The launch specification from a descriptor: four bytes of length, then msgpack. Raises ProtocolError."""
+    size = int.from_bytes(_read_exactly(fd, 4), "big")
+    return decode_launch(_read_exactly(fd, size))
+
+
+def die_with(supervisor_pid: int) -> None:
+    """Tie this process's life to its supervisor's. Where that one is gone already, end now."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != supervisor_pid:
+        os._exit(ExitCode.ORPHANED)
+
+
+def serve(spec: LaunchSpec, lifeline: int) -> ExitCode:
+    """Connect, load, serve until told to leave; why it ended."""
+    from engine.device_thread import DeviceThread
+    from engine.io_loop import IoLoop
+    from engine.outbox import Outbox
+
+    outbox = Outbox()
+    device = DeviceThread(spec, outbox)
+    loop = IoLoop(spec, device, outbox, lifeline)
+    device.start()
+    return loop.run()
+
+
+def _exit(code: ExitCode) -> None:
+    """Leave without waiting for a forward that may still run: nobody waits for its answer any more."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _read_exactly(fd: int, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        piece = os.read(fd, size - len(data))
+        if not piece:
+            raise ProtocolError("the launch specification ended early")
+        data += piece
+    return data
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""What each command of the control socket does: one function a verb, over the fleet (spec 13).
+
+Every answer says what was accepted, not that it is done: a slow operation never holds up another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from supervisor.control.events import Commanded
+from supervisor.control.messages import (
+    Accepted,
+    Answer,
+    AnyCommand,
+    CommandRefused,
+    DrainReplica,
+    Eject,
+    GetLogs,
+    GetStatus,
+    Inventory,
+    Kill,
+    Lines,
+    LogLine,
+    Readmit,
+    Reload,
+    Restart,
+    Scale,
+    SetReplicaFaults,
+    Status,
+    Stop,
+)
+from supervisor.core.lifecycle import State
+from supervisor.fleet import Fleet, Group
+from supervisor.slot import Slot
+
+MOST_LOG_LINES = 10_000
+
+
+class Commands:
+    """Carries out commands. `stop` ends the supervisor; `now` cuts the drain."""
+
+    def __init__(self, fleet: Fleet, inventory: Callable[[], Inventory], stop: Callable[[str, bool], float]) -> None:
+        self._fleet = fleet
+        self._inventory = inventory
+        self._stop = stop
+
+    def handle(self, command: AnyCommand) -> Answer:
+        """The answer to a command. Raises CommandRefused."""
+        match command:
+            case GetStatus():
+                return Status(inventory=self._inventory())
+            case GetLogs():
+                return self._logs(command)
+            case Scale():
+                return self._scale(command)
+            case DrainReplica():
+                return self._drain(command)
+            case Restart():
+                return self._restart(command)
+            case Kill():
+                slot = self._fleet.slot(command.replica, command.incarnation)
+                self._told("kill", slot.name)
+                slot.kill("killed by hand")
+                return self._accepted(f"killing {slot.name}#{slot.incarnation}")
+            case Eject():
+                return self._eject(command)
+            case Readmit():
+                return self._readmit(command)
+            case SetReplicaFaults():
+                slot = self._fleet.slot(command.replica)
+                slot.set_faults(command.faults)
+                self._told("faults", slot.name)
+                return self._accepted(f"{slot.name} has new faults")
+            case Reload():
+                raise CommandRefused("reload is not built yet", "not_built")
+            case Stop():
+                worst = self._stop("`stoker stop`", command.now)
+                return self._accepted(f"stopping; gone in {worst:.0f} s at the latest")
+            case other:
+                raise CommandRefused(f"nothing is done for {type(other).__name__} here")
+
+    def _scale(self, command: Scale) -> Accepted:
+        group = self._fleet.group(command.deployment)
+        if (command.replicas is None) == (command.delta is None):
+            raise CommandRefused("scale takes a number of replicas or a difference, one of the two", "invalid")
+        count = command.replicas if command.replicas is not None else len(group.placements) + (command.delta or 0)
+        self._fleet.scale(command.deployment, count, "command")
+        return self._counted(f"{command.deployment}: {count} replicas asked for", group)
+
+    def _drain(self, command: DrainReplica) -> Accepted:
+        slot = self._fleet.slot(command.replica, command.incarnation)
+        self._told("drain", slot.name)
+        in_flight = slot.target.member.in_flight if slot.target is not None else 0
+        self._fleet.drain(slot)
+        return self._accepted(f"draining {slot.name}#{slot.incarnation}, {in_flight} in flight")
+
+    def _restart(self, command: Restart) -> Accepted:
+        if command.target in self._fleet.groups:
+            group = self._fleet.group(command.target)
+            self._told("restart", command.target)
+            self._fleet.restart_rolling(group)
+            return self._counted(f"restarting {command.target}, one replica at a time", group)
+        slot = self._fleet.slot(command.target, command.incarnation)
+        self._told("restart", slot.name)
+        self._fleet.restart(slot)
+        return self._accepted(f"restarting {slot.name}")
+
+    def _eject(self, command: Eject) -> Accepted:
+        slot = self._ready(command.replica)
+        self._told("eject", slot.name)
+        self._fleet.eject(slot)
+        return self._accepted(f"ejected {slot.name}")
+
+    def _readmit(self, command: Readmit) -> Accepted:
+        slot = self._ready(command.replica)
+        self._told("readmit", slot.name)
+        self._fleet.readmit(slot)
+        return self._accepted(f"readmitted {slot.name}")
+
+    def _ready(self, name: str) -> Slot:
+        slot = self._fleet.slot(name)
+        if slot.state is not State.READY or slot.target is None:
+            raise CommandRefused(f"{name} is {slot.state}; only a ready replica is ejected or readmitted")
+        return slot
+
+    def _logs(self, command: GetLogs) -> Lines:
+        slots = [self._fleet.slot(command.replica)] if command.replica is not None else self._fleet.slots()
+        count = max(0, min(command.lines, MOST_LOG_LINES))
+        lines = [line for slot in slots for line in slot.log.tail(count)]
+        lines.sort(key=lambda line: line.time)
+        rows = [
+            LogLine(time=line.time, replica=line.replica, incarnation=line.incarnation, text=line.text)
+            for line in lines[-count:]
+        ]
+        return Lines(lines=rows if count else [])
+
+    def _told(self, command: str, target: str) -> None:
+        self._fleet.publish(Commanded(command=command, target=target))
+
+    def _accepted(self, text: str) -> Accepted:
+        return Accepted(text=text, event=self._fleet.events.last_seq)
+
+    def _counted(self, text: str, group: Group) -> Accepted:
+        return Accepted(
+            text=text,
+            asked=len(group.placements),
+            existing=len(group.slots),
+            ready=group.ready,
+            event=self._fleet.events.last_seq,
+        )

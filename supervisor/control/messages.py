@@ -1,0 +1,346 @@
+"""The control socket's wire (spec 2, 12): commands, their answers, status and the streams, one structure a kind.
+
+Frames (the supervisor binds a ROUTER, a client connects a DEALER):
+
+    client -> supervisor   [call: Call]
+    supervisor -> client   [reply: Reply]        one for each call, by its id
+                           [notice: Notice]      to subscribers, as things happen
+
+msgpack, typed, versioned, validated. Light: the CLI imports this and nothing of the supervisor's inside.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from engine.errors import ProtocolError, StokerError
+from engine.messages import Card, Faults
+from supervisor.control.events import AnyEvent
+
+CONTROL_PROTOCOL = 1
+MAX_CALL_BYTES = 1024 * 1024
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command"):
+    """Base of everything that can be asked."""
+
+
+class GetStatus(Command, frozen=True, tag="status"):
+    """The inventory now."""
+
+
+class Scale(Command, frozen=True, kw_only=True, tag="scale"):
+    """Ask for that many replicas, or for `delta` more; the last asked number wins."""
+
+    deployment: str
+    replicas: int | None = None
+    delta: int | None = None
+
+
+class DrainReplica(Command, frozen=True, kw_only=True, tag="drain"):
+    """Take a replica out by hand; it stays out until it is restarted. incarnation: only if it is still that one."""
+
+    replica: str
+    incarnation: int | None = None
+
+
+class Restart(Command, frozen=True, kw_only=True, tag="restart"):
+    """A replica by name, or a whole deployment one replica at a time."""
+
+    target: str
+    incarnation: int | None = None
+
+
+class Kill(Command, frozen=True, kw_only=True, tag="kill"):
+    """SIGKILL to a replica's process group, if it is still that incarnation."""
+
+    replica: str
+    incarnation: int
+
+
+class Eject(Command, frozen=True, kw_only=True, tag="eject"):
+    replica: str
+
+
+class Readmit(Command, frozen=True, kw_only=True, tag="readmit"):
+    replica: str
+
+
+class SetReplicaFaults(Command, frozen=True, kw_only=True, tag="faults"):
+    """Faults of a stub replica, in place of those that were set."""
+
+    replica: str
+    faults: Faults
+
+
+class Reload(Command, frozen=True, tag="reload"):
+    """Read the config file again."""
+
+
+class Stop(Command, frozen=True, kw_only=True, tag="stop"):
+    """Drain everything and leave. Asked a second time, or with `now`, the drain is cut."""
+
+    now: bool = False
+
+
+class GetEvents(Command, frozen=True, kw_only=True, tag="events"):
+    """The kept events after `since`."""
+
+    since: int = 0
+
+
+class GetLogs(Command, frozen=True, kw_only=True, tag="logs"):
+    """The last lines of one replica, or of all."""
+
+    replica: str | None = None
+    lines: int = 200
+
+
+class Subscribe(Command, frozen=True, kw_only=True, tag="subscribe"):
+    """Hear events after `since`, and log lines (of one replica or all), until the client goes. Answer: `Subscribed`."""
+
+    events: bool = True
+    logs: bool = False
+    replica: str | None = None
+    since: int | None = None
+
+
+AnyCommand = (
+    GetStatus
+    | Scale
+    | DrainReplica
+    | Restart
+    | Kill
+    | Eject
+    | Readmit
+    | SetReplicaFaults
+    | Reload
+    | Stop
+    | GetEvents
+    | GetLogs
+    | Subscribe
+)
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """One command under an id of the client's choice."""
+
+    protocol: int
+    id: int
+    command: AnyCommand
+
+
+# ------------------------------------------------------------------------------------------------------- answers
+
+
+class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One replica as status, dashboard and `/v1/inventory` show it. Times in seconds, sizes in bytes."""
+
+    name: str
+    deployment: str
+    incarnation: int
+    pid: int | None
+    device: str
+    state: str
+    reason: str
+    in_flight: int
+    outstanding_bytes: int
+    restarts: int
+    threads: int | None
+    rss_bytes: int
+    gpu_bytes: int
+    cpu_percent: float
+    requests_per_s: float
+    p50_ms: float | None
+    p99_ms: float | None
+    requests: int
+    failures: int
+    age_s: float
+    in_state_s: float
+    forward_age_s: float
+    queued_rows: int
+    engine_in_flight: int
+    cancelled_rows: int
+    forwards: int
+    rows: int
+    backoff_s: float = 0.0
+    ejected_s: float = 0.0
+    drain_left_s: float = 0.0
+    restart_in_s: float = 0.0
+    cordoned: bool = False
+    managed: bool = True
+    endpoint: str | None = None
+    started_by: str | None = None
+    ready_after_s: float | None = None
+    last_exit: str | None = None
+    last_lines: list[str] = []
+    card: Card | None = None
+
+
+class DeploymentStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One deployment; its counts come from the very rows in `replicas`."""
+
+    name: str
+    artifact: str | None
+    engine: str
+    task: str
+    state: str
+    desired_replicas: int
+    ready_replicas: int
+    restarts: int
+    requests_per_s: float
+    p50_ms: float | None
+    p99_ms: float | None
+    requests: int
+    failures: int
+    limits: dict[str, int | None]
+    warnings: list[str]
+    replicas: list[ReplicaStatus]
+
+
+class SupervisorStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The supervisor itself."""
+
+    name: str
+    version: str
+    pid: int
+    listen: str
+    state: str
+    uptime_s: float
+    rss_bytes: int
+    cpu_percent: float
+    cpu_budget: int
+    cpu_threads_used: int
+    memory_total_bytes: int
+    memory_used_bytes: int
+    config: str | None
+    log_dir: str | None
+    last_event: int
+
+
+class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    memory_total_bytes: int | None
+    memory_used_bytes: int | None
+    utilisation: float | None
+    simulated: bool
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+    """What `stoker status --json` and `/v1/inventory` print."""
+
+    deployments: list[DeploymentStatus]
+    supervisor: SupervisorStatus
+    devices: list[DeviceStatus]
+    warnings: list[str]
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True, tag="accepted"):
+    """The command was taken; it is under way, not done. asked, existing and ready are replica counts where they matter."""
+
+    text: str
+    asked: int | None = None
+    existing: int | None = None
+    ready: int | None = None
+    saved: bool | None = None
+    event: int = 0
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    time: float
+    replica: str
+    incarnation: int
+    text: str
+
+
+class Lines(msgspec.Struct, frozen=True, kw_only=True, tag="lines"):
+    lines: list[LogLine]
+
+
+class Events(msgspec.Struct, frozen=True, kw_only=True, tag="events"):
+    """Kept events in order; `missed` earlier ones are kept no more."""
+
+    events: list[AnyEvent]
+    missed: int
+
+
+class Subscribed(msgspec.Struct, frozen=True, kw_only=True, tag="subscribed"):
+    """The snapshot that the stream continues without a gap: notices start at `inventory.supervisor.last_event + 1`."""
+
+    inventory: Inventory
+    events: list[AnyEvent]
+    missed: int
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True, tag="status"):
+    inventory: Inventory
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
+    """The command was not taken, and why."""
+
+    message: str
+    code: str = "refused"
+
+
+Answer = Accepted | Lines | Events | Subscribed | Status | Refused
+
+
+class Reply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
+    id: int
+    answer: Answer
+
+
+class EventNotice(msgspec.Struct, frozen=True, array_like=True, tag="event"):
+    event: AnyEvent
+
+
+class LogNotice(msgspec.Struct, frozen=True, array_like=True, tag="log"):
+    """Lines of one moment, and how many were left out since the last notice because they came too fast."""
+
+    lines: list[LogLine]
+    skipped: int
+
+
+class Missed(msgspec.Struct, frozen=True, array_like=True, tag="missed"):
+    """This subscriber was too slow: so many events were not sent to it."""
+
+    count: int
+
+
+FromSupervisor = Reply | EventNotice | LogNotice | Missed
+
+
+class CommandRefused(StokerError):
+    """A command that the supervisor did not take; the text says why and what to do."""
+
+    def __init__(self, message: str, code: str = "refused") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+_encoder = msgspec.msgpack.Encoder()
+_call = msgspec.msgpack.Decoder(Call)
+_from_supervisor = msgspec.msgpack.Decoder(FromSupervisor)
+
+encode = _encoder.encode
+
+
+def decode_call(frame: bytes) -> Call:
+    """Read a client's call. Raises ProtocolError."""
+    try:
+        call = _call.decode(frame)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ProtocolError(f"not a call: {error}") from error
+    if call.protocol != CONTROL_PROTOCOL:
+        raise ProtocolError(f"control protocol {call.protocol}, expected {CONTROL_PROTOCOL}")
+    return call
+
+
+def decode_from_supervisor(frame: bytes) -> FromSupervisor:
+    """Read what a supervisor sent. Raises ProtocolError."""
+    try:
+        return _from_supervisor.decode(frame)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ProtocolError(f"not a supervisor's message: {error}; is it another version of stoker?") from error

@@ -1,0 +1,188 @@
+"""The supervisor's end of the control socket: answers calls, feeds subscribers, never waits for any of them (spec 2, 12).
+
+A subscriber that does not read fills its own queue, loses notices, and is told how many once it reads again. Nothing
+here blocks the loop: a send that would wait is a notice missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+
+import zmq
+
+from engine.errors import ProtocolError, StokerError
+from supervisor.control.events import AnyEvent, EventLog
+from supervisor.control.messages import (
+    MAX_CALL_BYTES,
+    Answer,
+    AnyCommand,
+    CommandRefused,
+    EventNotice,
+    GetEvents,
+    Inventory,
+    LogLine,
+    LogNotice,
+    Missed,
+    Refused,
+    Reply,
+    Subscribe,
+    Subscribed,
+    decode_call,
+    encode,
+)
+from supervisor.control.messages import Events as EventsAnswer
+
+MOST_QUEUED = 2000
+"""Notices that wait for one subscriber in its socket before it misses some."""
+LOG_EACH_S = 0.1
+"""Log lines are gathered for this long, so that a flood becomes ten notices a second."""
+MOST_LOG_LINES = 500
+"""Lines in one log notice; more than that in one gathering are left out and counted."""
+
+
+@dataclasses.dataclass(eq=False)
+class _Subscriber:
+    events: bool
+    logs: bool
+    replica: str | None
+    missed: int = 0
+    skipped: int = 0
+    lines: list[LogLine] = dataclasses.field(default_factory=list)
+
+
+class ControlServer:
+    """Binds the socket. `handle` answers every command that is not about subscriptions; it may raise StokerError."""
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        path: str,
+        events: EventLog,
+        handle: Callable[[AnyCommand], Answer],
+        inventory: Callable[[], Inventory],
+        on_bad_frame: Callable[[str], None],
+    ) -> None:
+        self._events = events
+        self._handle = handle
+        self._inventory = inventory
+        self._on_bad_frame = on_bad_frame
+        self._subscribers: dict[bytes, _Subscriber] = {}
+        self._loop = asyncio.get_running_loop()
+        self._look_due = False
+        self._log_timer: asyncio.TimerHandle | None = None
+        socket = context.socket(zmq.ROUTER)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_CALL_BYTES)
+        socket.setsockopt(zmq.SNDHWM, MOST_QUEUED)
+        socket.setsockopt(zmq.LINGER, 500)
+        socket.bind(f"ipc://{path}")
+        self._socket = socket
+        self._fd = int(socket.getsockopt(zmq.FD))
+        self._loop.add_reader(self._fd, self._look)
+        events.listen(self._on_event)
+
+    def close(self) -> None:
+        """Stop answering; what was sent still leaves."""
+        self._loop.remove_reader(self._fd)
+        if self._log_timer is not None:
+            self._log_timer.cancel()
+        self._socket.close()
+
+    def on_log(self, lines: list[LogLine]) -> None:
+        """New lines of a replica, for those who asked for logs."""
+        wanted = False
+        for subscriber in self._subscribers.values():
+            if subscriber.logs and subscriber.replica in (None, lines[0].replica):
+                room = MOST_LOG_LINES - len(subscriber.lines)
+                subscriber.lines.extend(lines[:room])
+                subscriber.skipped += max(0, len(lines) - room)
+                wanted = True
+        if wanted and self._log_timer is None:
+            self._log_timer = self._loop.call_later(LOG_EACH_S, self._send_logs)
+
+    # --------------------------------------------------------------------------------------------- calls
+
+    def _look(self) -> None:
+        self._look_due = False
+        while True:
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._take(frames)
+
+    def _look_soon(self) -> None:
+        if not self._look_due:
+            self._look_due = True
+            self._loop.call_soon(self._look)
+
+    def _take(self, frames: list[bytes]) -> None:
+        if len(frames) != 2:
+            self._on_bad_frame(f"{len(frames)} frames where a call has two")
+            return
+        client, frame = frames
+        try:
+            call = decode_call(frame)
+        except ProtocolError as error:
+            self._on_bad_frame(str(error))
+            return
+        self._send(client, encode(Reply(call.id, self._answer(client, call.command))))
+
+    def _answer(self, client: bytes, command: AnyCommand) -> Answer:
+        try:
+            match command:
+                case Subscribe():
+                    return self._subscribe(client, command)
+                case GetEvents():
+                    return EventsAnswer(events=(found := self._events.since(command.since))[0], missed=found[1])
+                case _:
+                    return self._handle(command)
+        except CommandRefused as error:
+            return Refused(message=str(error), code=error.code)
+        except StokerError as error:
+            return Refused(message=str(error))
+
+    def _subscribe(self, client: bytes, command: Subscribe) -> Subscribed:
+        """Snapshot and stream meet without a gap: both are made in this one turn of the loop."""
+        self._subscribers[client] = _Subscriber(command.events, command.logs, command.replica)
+        events, missed = self._events.since(command.since) if command.since is not None else ([], 0)
+        return Subscribed(inventory=self._inventory(), events=events, missed=missed)
+
+    # --------------------------------------------------------------------------------------------- streams
+
+    def _on_event(self, event: AnyEvent) -> None:
+        if not self._subscribers:
+            return
+        frame = encode(EventNotice(event))
+        for client, subscriber in list(self._subscribers.items()):
+            if subscriber.events:
+                self._notify(client, subscriber, frame, 1)
+
+    def _send_logs(self) -> None:
+        self._log_timer = None
+        for client, subscriber in list(self._subscribers.items()):
+            if subscriber.lines or subscriber.skipped:
+                frame = encode(LogNotice(subscriber.lines, subscriber.skipped))
+                subscriber.lines, subscriber.skipped = [], 0
+                self._notify(client, subscriber, frame, 0)
+
+    def _notify(self, client: bytes, subscriber: _Subscriber, frame: bytes, counts: int) -> None:
+        if subscriber.missed and self._send(client, encode(Missed(subscriber.missed))):
+            subscriber.missed = 0
+        if subscriber.missed or not self._send(client, frame):
+            subscriber.missed += counts
+
+    def _send(self, client: bytes, frame: bytes) -> bool:
+        """Without waiting. A client that is gone is forgotten; one that does not read misses this frame."""
+        try:
+            self._socket.send_multipart([client, frame], zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError:
+            self._subscribers.pop(client, None)
+            return False
+        finally:
+            self._look_soon()
+        return True

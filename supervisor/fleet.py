@@ -1,0 +1,471 @@
+"""All replicas of all deployments: what is wanted, what exists, and one reconcile between them (spec 8).
+
+Every change ends here: a scale, a drain by hand, a restart, a crash, a reload and a shutdown each alter what is wanted or
+what exists, and `_reconcile` asks `core.reconcile.plan` what is left to do. It is asked again whenever a slot moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from engine.messages import Card, LaunchSpec
+from supervisor.config.schema import Config, Deployment, Placement
+from supervisor.control.events import (
+    AnyEvent,
+    EjectionWithheld,
+    EventLog,
+    ReplicaBackoff,
+    ReplicaEjected,
+    ReplicaReadmitted,
+    Scaled,
+    Warned,
+)
+from supervisor.control.messages import CommandRefused
+from supervisor.core import budget, placement, reconcile
+from supervisor.core.compatibility import SetLimits, differences
+from supervisor.core.dispatch import (
+    AskHealth,
+    BackedOff,
+    Consequence,
+    Ejected,
+    Member,
+    Pool,
+    Readmitted,
+    Refusal,
+)
+from supervisor.core.dispatch import EjectionWithheld as Withheld
+from supervisor.core.durations import Durations
+from supervisor.core.ejection import Policy
+from supervisor.core.lifecycle import AT_REST, IN_ROTATION, State
+from supervisor.exchanges import Exchanges, Lane
+from supervisor.host import devices as host_devices
+from supervisor.host.launcher import Launcher, engine_environment, identity_of
+from supervisor.host.logs import LogLine, LogThread, ReplicaLog, RotatingLog, log_file
+from supervisor.links.zeromq import EngineLink
+from supervisor.slot import Intent, Make, Slot
+
+TICK_S = 1.0
+
+
+@dataclasses.dataclass(eq=False)
+class Group:
+    """One deployment: its wanted replicas, its slots, its lane for requests, the card its replicas must agree with."""
+
+    deployment: Deployment
+    lane: Lane
+    slots: dict[int, Slot] = dataclasses.field(default_factory=dict)
+    baseline: Card | None = None
+    wanted: list[Make] = dataclasses.field(default_factory=list)
+    placements: list[Placement] = dataclasses.field(default_factory=list)
+    restarts_of_the_gone: int = 0
+    rolling: list[int] = dataclasses.field(default_factory=list)
+    ejections: dict[str, int] = dataclasses.field(default_factory=dict)
+    readmissions: dict[str, int] = dataclasses.field(default_factory=dict)
+    withheld: dict[str, int] = dataclasses.field(default_factory=dict)
+    drains: Durations = dataclasses.field(default_factory=Durations)
+    starts: dict[str, Durations] = dataclasses.field(default_factory=dict)
+
+    @property
+    def ready(self) -> int:
+        """How many slots are ready."""
+        return sum(1 for slot in self.slots.values() if slot.state in IN_ROTATION)
+
+    def can_answer(self) -> bool:
+        """Whether a request would find a replica now, busy or not."""
+        return self.lane.pool.pick(time.monotonic()) is not Refusal.UNAVAILABLE
+
+
+@dataclasses.dataclass(frozen=True)
+class Surroundings:
+    """What the fleet is given: the sockets, folders and facts of this machine."""
+
+    link: EngineLink
+    launcher: Launcher
+    logs: Path
+    log_thread: LogThread
+    on_log: Callable[[list[LogLine]], None]
+    cpu_cores: int
+    devices: Sequence[host_devices.Device]
+    environ: Mapping[str, str]
+
+
+class Fleet:
+    """The deployments. Implements `slot.Home`."""
+
+    def __init__(self, events: EventLog, around: Surroundings) -> None:
+        self.groups: dict[str, Group] = {}
+        self.events = events
+        self.link = around.link
+        self.launcher = around.launcher
+        self.exchanges = Exchanges(self._on_consequences)
+        self.stopping = False
+        self.on_empty: Callable[[], None] = lambda: None
+        self._around = around
+        self._born = 0
+        self._loop = asyncio.get_running_loop()
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+
+    # --------------------------------------------------------------------------------------------- what is wanted
+
+    def apply(self, config: Config) -> None:
+        """Make the document the desired state."""
+        for deployment in config.deployments.values():
+            self._adopt(deployment)
+        for name in list(self.groups):
+            if name not in config.deployments:
+                self.groups[name].wanted = []
+                self._reconcile(self.groups[name])
+
+    def scale(self, name: str, count: int, by: str) -> Group:
+        """Ask for `count` replicas; the last asked number wins. Raises CommandRefused."""
+        group = self.check_scale(name, count)
+        before = len(group.wanted)
+        if count < before:
+            group.placements = self._without_victims(group, before - count)
+        else:
+            have = group.placements
+            group.placements = [have[index % len(have)] for index in range(count)]
+        self._plan(group)
+        self.publish(Scaled(deployment=name, before=before, after=count, by=by))
+        self._reconcile(group)
+        return group
+
+    def check_scale(self, name: str, count: int) -> Group:
+        """The deployment, if it may have that many replicas. Raises CommandRefused."""
+        group = self.group(name)
+        if self.stopping:
+            raise CommandRefused("the supervisor is stopping", "stopping")
+        if group.deployment.attached:
+            raise CommandRefused(f"{name} is attached to servers that Stoker does not start; it cannot be scaled")
+        try:
+            placement.check_count(count)
+        except placement.PlacementError as error:
+            raise CommandRefused(str(error), "invalid") from error
+        return group
+
+    def drain(self, slot: Slot) -> None:
+        """Take a replica out by hand; it stays out until it is restarted."""
+        slot.drain(Intent.REST, "drained by hand")
+
+    def restart(self, slot: Slot) -> None:
+        """Drain a replica and bring its next incarnation up; at once where it does not run."""
+        if slot.state in AT_REST or slot.state is State.RESTARTING:
+            slot.forgive()
+        else:
+            slot.record = type(slot.record)()
+            slot.drain(Intent.AGAIN, "restart was asked for")
+
+    def eject(self, slot: Slot) -> None:
+        """Take a ready replica out of rotation as if its timeouts had."""
+        lane = self.groups[slot.deployment].lane
+        assert slot.target is not None
+        self._on_consequences(lane, [lane.pool.eject_by_hand(slot.target.member, time.monotonic())], "by hand")
+
+    def readmit(self, slot: Slot) -> None:
+        """Bring a ready replica back into rotation, everything forgiven."""
+        lane = self.groups[slot.deployment].lane
+        assert slot.target is not None
+        self._on_consequences(lane, lane.pool.readmit_by_hand(slot.target.member), "by hand")
+
+    def restart_rolling(self, group: Group) -> None:
+        """Restart the replicas of a deployment one at a time, each ready before the next leaves."""
+        group.rolling = [slot.number for slot in group.slots.values() if slot.intent is not Intent.LEAVE]
+        self._roll(group)
+
+    def stop(self, why: str) -> None:
+        """Drain everything; `on_empty` is called when the last process is gone."""
+        self.stopping = True
+        for group in self.groups.values():
+            group.wanted = []
+            group.rolling = []
+            self._reconcile(group)
+        self._check_empty()
+
+    def cut_drains(self) -> None:
+        """End every drain now."""
+        for slot in self.slots():
+            slot.cut_drain()
+
+    def close(self) -> None:
+        """Stop the clockwork; every process is gone."""
+        self._ticker.cancel()
+
+    # --------------------------------------------------------------------------------------------- finding
+
+    def group(self, name: str) -> Group:
+        """A deployment by name. Raises CommandRefused."""
+        if name not in self.groups:
+            known = ", ".join(self.groups) or "none"
+            raise CommandRefused(f"no deployment is called {name!r}; there are: {known}", "not_found")
+        return self.groups[name]
+
+    def slot(self, name: str, incarnation: int | None = None) -> Slot:
+        """A replica by name, and by incarnation where one is given. Raises CommandRefused."""
+        for slot in self.slots():
+            if slot.name == name:
+                if incarnation is not None and slot.incarnation != incarnation:
+                    raise CommandRefused(
+                        f"{name}#{incarnation} is gone; {name} is at incarnation {slot.incarnation} now", "gone"
+                    )
+                return slot
+        known = ", ".join(slot.name for slot in self.slots()) or "none"
+        raise CommandRefused(f"no replica is called {name!r}; there are: {known}", "not_found")
+
+    def slots(self) -> list[Slot]:
+        """Every slot, by deployment and number."""
+        return [group.slots[number] for group in self.groups.values() for number in sorted(group.slots)]
+
+    def threads_in_use(self) -> int:
+        """Intra-op threads of all managed CPU replicas that are wanted."""
+        makes = [make for group in self.groups.values() for make in group.wanted]
+        return sum(make.spec.threads for make in makes if make.spec.device == "cpu")
+
+    def warnings(self) -> list[str]:
+        """What an operator should know of the whole."""
+        threads = [
+            make.spec.threads for group in self.groups.values() for make in group.wanted if make.spec.device == "cpu"
+        ]
+        sentence = budget.oversubscription(threads, self._around.cpu_cores)
+        return [sentence] if sentence else []
+
+    # --------------------------------------------------------------------------------------------- slot.Home
+
+    def publish(self, event: AnyEvent) -> None:
+        self.events.publish(event)
+
+    def on_registered(self, slot: Slot, card: Card) -> list[str]:
+        group = self.groups[slot.deployment]
+        limits = SetLimits(group.deployment.max_num_seqs, group.deployment.max_num_batched_tokens)
+        obstacles = differences(group.baseline, card, limits)
+        assert slot.target is not None
+        group.lane.targets[slot.target.member] = slot.target
+        group.lane.pool.members.append(slot.target.member)
+        if not obstacles and group.baseline is None:
+            group.baseline = card
+        return obstacles
+
+    def on_unpooled(self, slot: Slot) -> None:
+        lane = self.groups[slot.deployment].lane
+        if slot.target is not None and slot.target.member in lane.pool.members:
+            lane.pool.members.remove(slot.target.member)
+            del lane.targets[slot.target.member]
+
+    def on_ready(self, slot: Slot, seconds: float, kind: str) -> None:
+        group = self.groups[slot.deployment]
+        group.starts.setdefault(kind, Durations()).record(seconds)
+
+    def on_drained(self, slot: Slot, seconds: float) -> None:
+        self.groups[slot.deployment].drains.record(seconds)
+
+    def on_moved(self, slot: Slot) -> None:
+        group = self.groups[slot.deployment]
+        if slot.state is State.STOPPED and slot.intent is Intent.LEAVE:
+            self._forget(group, slot)
+        self._reconcile_soon(group)
+
+    # --------------------------------------------------------------------------------------------- inside
+
+    def _adopt(self, deployment: Deployment) -> None:
+        group = self.groups.get(deployment.name)
+        if group is None:
+            lane = Lane(deployment.name, Pool(self.exchanges.tickets), 0.0, 0)
+            group = self.groups[deployment.name] = Group(deployment, lane)
+        group.deployment = deployment
+        group.placements = list(deployment.replicas)
+        detection = deployment.outlier_detection
+        group.lane.pool.policy = Policy(
+            detection.consecutive_timeouts,
+            detection.base_ejection_ms / 1000,
+            detection.longest_ejection_ms / 1000,
+            detection.max_ejection_percent,
+        )
+        group.lane.timeout_s = deployment.timeout_ms / 1000
+        group.lane.retries = deployment.retries
+        self._plan(group)
+        self._reconcile(group)
+
+    def _plan(self, group: Group) -> None:
+        """What each wanted replica is made from."""
+        group.wanted = [
+            self._make(group.deployment, place) for place in group.placements if place.managed
+        ]
+        group.lane.pool.desired = len(group.placements)
+
+    def _make(self, deployment: Deployment, place: Placement) -> Make:
+        device = place.device or "auto"
+        if device == "auto":
+            device = host_devices.resolve_auto(self._around.devices)
+        known = {item.id: item for item in self._around.devices}
+        simulated = device in known and known[device].simulated
+        args = deployment.engine_args
+        threads = self._threads(deployment)
+        spec = LaunchSpec(
+            endpoint=self.link.endpoint,
+            identity=b"",
+            supervisor_pid=os.getpid(),
+            replica="",
+            incarnation=0,
+            artifact=deployment.artifact or "",
+            revision=deployment.revision,
+            device=device,
+            threads=threads,
+            engine=args.engine,
+            task=args.task,
+            dtype=args.dtype,
+            max_model_len=args.max_model_len,
+            trust_remote_code=args.trust_remote_code,
+            options=args.options,
+            max_num_seqs=deployment.max_num_seqs,
+            max_num_batched_tokens=deployment.max_num_batched_tokens,
+            result_cache_entries=deployment.result_cache_entries,
+            simulated=simulated,
+        )
+        visibility = {} if simulated else host_devices.visibility_env(device, self._around.environ)
+        identity = identity_of(
+            {
+                "deployment": deployment.name,
+                "spec": msgspec.to_builtins(msgspec.structs.replace(spec, endpoint="", supervisor_pid=0)),
+            }
+        )
+        env = engine_environment(threads, visibility, None)
+        return Make(spec, env, identity, deployment.drain_timeout_s, deployment.restart_hung_ms / 1000)
+
+    def _threads(self, deployment: Deployment) -> int:
+        configured = deployment.cpu.threads
+        if (text := self._around.environ.get("STOKER_CPU_THREADS")) is not None:
+            configured = budget.parse_threads(text)
+        return budget.threads_for(self._around.cpu_cores, configured)
+
+    def _without_victims(self, group: Group, count: int) -> list[Placement]:
+        """The placements that are left when the `count` slots that cost least to lose go."""
+        gone = [slot.identity for slot in reconcile.victims(self._have(group), count)]
+        left = list(group.placements)
+        for identity in gone:
+            for index in reversed(range(len(left))):
+                if self._make(group.deployment, left[index]).identity == identity:
+                    del left[index]
+                    break
+        return left[: len(group.placements) - count]
+
+    def _have(self, group: Group) -> list[reconcile.Have]:
+        return [
+            reconcile.Have(
+                number,
+                slot.make.identity,
+                slot.state,
+                len(slot.target.open) if slot.target is not None else 0,
+                slot.born,
+                slot.intent is Intent.LEAVE,
+            )
+            for number, slot in group.slots.items()
+        ]
+
+    def _reconcile_soon(self, group: Group) -> None:
+        """After the move that is being told has been finished."""
+        self._loop.call_soon(self._reconcile, group)
+
+    def _reconcile(self, group: Group) -> None:
+        wanted = [make.identity for make in group.wanted]
+        for action in reconcile.plan(wanted, self._have(group)):
+            match action:
+                case reconcile.Start():
+                    self._start(group, action.number, group.wanted[action.wanted])
+                case reconcile.Drain() | reconcile.Forget():
+                    why = "the supervisor stops" if self.stopping else "not wanted any more"
+                    group.slots[action.number].drain(Intent.LEAVE, why)
+        self._roll(group)
+        if not group.slots and not group.wanted and not self.stopping:
+            self.groups.pop(group.deployment.name, None)
+
+    def _start(self, group: Group, number: int, make: Make) -> None:
+        if not group.slots:
+            group.baseline = None
+        self._born += 1
+        name = f"{group.deployment.name}/{number}"
+        file = RotatingLog(log_file(self._around.logs, name), self._on_log_problem)
+        log = ReplicaLog(name, self._around.log_thread.sink(file), self._around.on_log)
+        slot = Slot(self, group.deployment.name, number, self._born, make, log)
+        group.slots[number] = slot
+        slot.start()
+
+    def _on_log_problem(self, message: str) -> None:
+        """Called on the log thread."""
+        self._loop.call_soon_threadsafe(self.publish, Warned(message=message))
+
+    def _forget(self, group: Group, slot: Slot) -> None:
+        if group.slots.get(slot.number) is slot:
+            del group.slots[slot.number]
+            group.restarts_of_the_gone += slot.restarts
+            slot.log.close()
+        self._check_empty()
+
+    def _check_empty(self) -> None:
+        if self.stopping and not any(group.slots for group in self.groups.values()):
+            self._loop.call_soon(self.on_empty)
+
+    def _roll(self, group: Group) -> None:
+        """The next step of a rolling restart: only while every replica that should serve does."""
+        while group.rolling:
+            moving = [
+                slot
+                for slot in group.slots.values()
+                if slot.intent is Intent.AGAIN or slot.state not in IN_ROTATION | AT_REST
+            ]
+            if moving:
+                return
+            slot = group.slots.get(group.rolling.pop(0))
+            if slot is not None and slot.intent is not Intent.LEAVE:
+                self.restart(slot)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        for slot in self.slots():
+            slot.tick(now)
+
+    # --------------------------------------------------------------------------------------------- consequences
+
+    def _on_consequences(self, lane: Lane, consequences: list[Consequence], reason: str) -> None:
+        """Tell what dispatch decided, and do what it asks for."""
+        group = self.groups[lane.name]
+        for consequence in consequences:
+            member = consequence.member
+            match consequence:
+                case AskHealth():
+                    if member in lane.targets:
+                        lane.targets[member].carrier.ask()
+                case BackedOff():
+                    self._tell(
+                        ReplicaBackoff, member, seconds=consequence.length_s, failures=consequence.failures, reason=reason
+                    )
+                case Ejected():
+                    _count(group.ejections, member.name)
+                    self._tell(
+                        ReplicaEjected, member, seconds=consequence.length_s, timeouts=consequence.timeouts
+                    )
+                    self._loop.call_later(consequence.length_s + 0.001, self._cool_down, lane)
+                case Withheld():
+                    _count(group.withheld, consequence.reason.value)
+                    self._tell(
+                        EjectionWithheld, member, reason=consequence.reason.value, timeouts=consequence.timeouts
+                    )
+                case Readmitted():
+                    _count(group.readmissions, member.name)
+                    self._tell(ReplicaReadmitted, member, by=consequence.by.value)
+
+    def _cool_down(self, lane: Lane) -> None:
+        self._on_consequences(lane, lane.pool.cool_down(time.monotonic()), "")
+
+    def _tell(self, kind: Callable[..., AnyEvent], member: Member, **fields: object) -> None:
+        self.publish(kind(replica=member.name, incarnation=member.incarnation, **fields))
+
+
+def _count(counts: dict[str, int], key: str) -> None:
+    counts[key] = counts.get(key, 0) + 1

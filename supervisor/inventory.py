@@ -1,0 +1,203 @@
+"""The fleet as status shows it: rows made from the live objects at the moment of asking (spec 12).
+
+The counts of a deployment come from the very rows that are shown beside them, never from a second look.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+import psutil
+
+from supervisor.control.messages import (
+    DeploymentStatus,
+    DeviceStatus,
+    Inventory,
+    ReplicaStatus,
+    SupervisorStatus,
+)
+from supervisor.core.ejection import Outcome
+from supervisor.core.lifecycle import COMING_UP, State
+from supervisor.core.traffic import merged, percentile
+from supervisor.fleet import Fleet, Group
+from supervisor.host.devices import Device
+from supervisor.slot import Slot
+
+FAILURES = (Outcome.FAILED, Outcome.CALLER_TIMEOUT, Outcome.DEPLOYMENT_TIMEOUT)
+
+
+@dataclasses.dataclass(frozen=True)
+class Identity:
+    """What status says of the supervisor itself and does not change while it runs."""
+
+    name: str
+    version: str
+    pid: int
+    listen: str
+    started: float
+    cpu_cores: int
+    config: str | None
+    log_dir: str | None
+
+
+class InventoryMaker:
+    """Makes inventories of one fleet. `state`: what the supervisor is doing, in a word."""
+
+    def __init__(self, fleet: Fleet, identity: Identity, devices: Sequence[Device], state: Callable[[], str]) -> None:
+        self._fleet = fleet
+        self._identity = identity
+        self._devices = devices
+        self._state = state
+        self._process = psutil.Process()
+        self._process.cpu_percent()
+
+    def make(self) -> Inventory:
+        """The inventory now."""
+        now = time.monotonic()
+        deployments = [deployment_status(group, now) for group in self._fleet.groups.values()]
+        return Inventory(
+            deployments=deployments,
+            supervisor=self._supervisor(now),
+            devices=[
+                DeviceStatus(
+                    id=device.id,
+                    name=device.name,
+                    memory_total_bytes=device.memory_total_bytes,
+                    memory_used_bytes=device.memory_used_bytes,
+                    utilisation=device.utilisation,
+                    simulated=device.simulated,
+                )
+                for device in self._devices
+            ],
+            warnings=self._fleet.warnings(),
+        )
+
+    def _supervisor(self, now: float) -> SupervisorStatus:
+        memory = psutil.virtual_memory()
+        identity = self._identity
+        return SupervisorStatus(
+            name=identity.name,
+            version=identity.version,
+            pid=identity.pid,
+            listen=identity.listen,
+            state=self._state(),
+            uptime_s=now - identity.started,
+            rss_bytes=self._process.memory_info().rss,
+            cpu_percent=self._process.cpu_percent(),
+            cpu_budget=identity.cpu_cores,
+            cpu_threads_used=self._fleet.threads_in_use(),
+            memory_total_bytes=memory.total,
+            memory_used_bytes=memory.total - memory.available,
+            config=identity.config,
+            log_dir=identity.log_dir,
+            last_event=self._fleet.events.last_seq,
+        )
+
+
+def deployment_status(group: Group, now: float) -> DeploymentStatus:
+    """A deployment with its rows."""
+    rows = [replica_status(group.slots[number], now) for number in sorted(group.slots)]
+    deployment = group.deployment
+    buckets = merged(group.slots[number].traffic.buckets(now) for number in group.slots)
+    ready = sum(1 for row in rows if row.state == State.READY)
+    desired = len(group.placements) if group.wanted or deployment.attached else 0
+    card = group.baseline
+    return DeploymentStatus(
+        name=deployment.name,
+        artifact=deployment.artifact,
+        engine=deployment.engine_args.engine,
+        task=card.task if card is not None else deployment.engine_args.task,
+        state="ready" if ready and ready >= desired else ("degraded" if ready else "unavailable"),
+        desired_replicas=desired,
+        ready_replicas=ready,
+        restarts=sum(row.restarts for row in rows) + group.restarts_of_the_gone,
+        requests_per_s=sum(row.requests_per_s for row in rows),
+        p50_ms=_ms(percentile(buckets, 0.5)),
+        p99_ms=_ms(percentile(buckets, 0.99)),
+        requests=sum(row.requests for row in rows),
+        failures=sum(row.failures for row in rows) + sum(group.lane.counts.values()),
+        limits={
+            "max_num_seqs": deployment.max_num_seqs,
+            "max_num_batched_tokens": deployment.max_num_batched_tokens,
+            "timeout_ms": deployment.timeout_ms,
+        },
+        warnings=[],
+        replicas=rows,
+    )
+
+
+def replica_status(slot: Slot, now: float) -> ReplicaStatus:
+    """A replica's row. A ready one that is ejected or backs off says so as its state."""
+    target, beat, child = slot.target, slot.heartbeat, slot.child
+    state, reason, ejected_s, backoff_s = shown_state(slot, now)
+    buckets = slot.traffic.buckets(now)
+    return ReplicaStatus(
+        name=slot.name,
+        deployment=slot.deployment,
+        incarnation=slot.incarnation,
+        pid=child.pid if child is not None and child.alive else None,
+        device=slot.make.spec.device,
+        state=state,
+        reason=reason,
+        in_flight=target.member.in_flight if target is not None else 0,
+        outstanding_bytes=target.member.outstanding_bytes if target is not None else 0,
+        restarts=slot.restarts,
+        threads=slot.make.spec.threads,
+        rss_bytes=beat.rss_bytes if beat is not None and child is not None else 0,
+        gpu_bytes=beat.gpu_bytes if beat is not None and child is not None else 0,
+        cpu_percent=slot.cpu_share * 100 if child is not None else 0.0,
+        requests_per_s=slot.traffic.rate(now),
+        p50_ms=_ms(percentile(buckets, 0.5)),
+        p99_ms=_ms(percentile(buckets, 0.99)),
+        requests=sum(slot.counts.values()),
+        failures=sum(slot.counts[outcome] for outcome in FAILURES),
+        age_s=now - child.started if child is not None else 0.0,
+        in_state_s=now - slot.since,
+        forward_age_s=beat.forward_age_s if beat is not None else 0.0,
+        queued_rows=beat.queued_rows if beat is not None else 0,
+        engine_in_flight=beat.in_flight if beat is not None else 0,
+        cancelled_rows=beat.cancelled_rows if beat is not None else 0,
+        forwards=beat.forwards if beat is not None else 0,
+        rows=beat.rows if beat is not None else 0,
+        backoff_s=backoff_s,
+        ejected_s=ejected_s,
+        drain_left_s=_left(slot.drain_until, now),
+        restart_in_s=_left(slot.restart_at, now) if slot.state is State.RESTARTING else 0.0,
+        cordoned=slot.is_cordoned,
+        started_by=slot.started_by,
+        ready_after_s=slot.ready_after_s,
+        last_exit=slot.last_exit,
+        last_lines=slot.last_lines,
+        card=slot.card,
+    )
+
+
+def shown_state(slot: Slot, now: float) -> tuple[str, str, float, float]:
+    """State, reason, and the seconds that ejection and backoff still last."""
+    target = slot.target
+    if slot.state is not State.READY or target is None:
+        return slot.state.value, slot.reason or _waiting(slot), 0.0, 0.0
+    standing = target.member.standing
+    if standing.is_ejected(now):
+        left = _left(standing.ejected_until, now)
+        return "ejected", f"back in {left:.0f} s", left, 0.0
+    if standing.is_backing_off(now):
+        left = standing.backoff_until - now
+        return "backoff", f"failure {standing.failures} in a row", 0.0, left
+    if slot.heartbeat is not None and slot.heartbeat.forward_age_s >= 1.0:
+        return slot.state.value, f"a forward runs for {slot.heartbeat.forward_age_s:.0f} s", 0.0, 0.0
+    return slot.state.value, slot.reason, 0.0, 0.0
+
+
+def _waiting(slot: Slot) -> str:
+    return slot.last_exit or "" if slot.state in COMING_UP else ""
+
+
+def _left(until: float | None, now: float) -> float:
+    return max(0.0, until - now) if until is not None else 0.0
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1000

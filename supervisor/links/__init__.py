@@ -1,0 +1,1 @@
+"""How an exchange reaches a replica: ZeroMQ for managed engines, HTTP for attached ones."""

@@ -1,0 +1,153 @@
+"""The link to managed engines: one ROUTER socket, read on its own descriptor until it is empty (spec 2).
+
+A ZeroMQ socket's descriptor is edge-triggered: it says "look again", not "there is something". So each look reads until
+nothing is left, and each send is followed by a look, since sending may have swallowed the edge.
+
+Only identities that were admitted are listened to. Everything else, and everything that is not a message, is counted and
+dropped; one peer's nonsense never disturbs another's exchange.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import zmq
+
+from engine.errors import ProtocolError
+from engine.messages import (
+    MAX_FRAME_BYTES,
+    WITH_BODY,
+    Ask,
+    Cancel,
+    Faults,
+    Request,
+    SetFaults,
+    ToEngine,
+    ToSupervisor,
+    decode_to_supervisor,
+    encode,
+)
+
+MOST_A_TURN = 256
+"""Messages read in one turn of the loop, so that HTTP gets its turn under a flood."""
+
+
+class Peer(Protocol):
+    """Who is told what one admitted engine says."""
+
+    def on_message(self, message: ToSupervisor, body: bytes | None) -> None:
+        """A valid message of this engine."""
+
+
+class EngineLink:
+    """The supervisor's end of all engine connections."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: str, on_bad_frame: Callable[[str], None]) -> None:
+        self.endpoint = f"ipc://{path}"
+        self._on_bad_frame = on_bad_frame
+        self._peers: dict[bytes, Peer] = {}
+        self._loop = asyncio.get_running_loop()
+        self._look_due = False
+        socket = context.socket(zmq.ROUTER)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.bind(self.endpoint)
+        self._socket = socket
+        self._fd = int(socket.getsockopt(zmq.FD))
+        self._loop.add_reader(self._fd, self._look)
+
+    def admit(self, identity: bytes, peer: Peer) -> EngineCarrier:
+        """Listen to an engine under the identity that it was given; the way to it."""
+        self._peers[identity] = peer
+        return EngineCarrier(self, identity)
+
+    def forget(self, identity: bytes) -> None:
+        """That incarnation is over: whatever still comes from it is dropped."""
+        self._peers.pop(identity, None)
+
+    def look(self) -> None:
+        """Read what is there now; for the moment before an engine's end is acted on."""
+        self._look()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._loop.remove_reader(self._fd)
+        self._socket.close()
+
+    def send(self, identity: bytes, message: ToEngine, body: bytes | None) -> bool:
+        """Hand frames to an engine without waiting; False where it is not connected or takes nothing more."""
+        header = encode(message)
+        frames = [identity, header] if body is None else [identity, header, body]
+        try:
+            self._socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        finally:
+            self._look_soon()
+        return True
+
+    def _look_soon(self) -> None:
+        if not self._look_due:
+            self._look_due = True
+            self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        self._look_due = False
+        receive = self._socket.recv_multipart
+        for _ in range(MOST_A_TURN):
+            try:
+                frames = receive(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._take(frames)
+        self._look_soon()
+
+    def _take(self, frames: list[bytes]) -> None:
+        peer = self._peers.get(frames[0])
+        if peer is None:
+            self._on_bad_frame("a frame under an unknown identity")
+            return
+        try:
+            message, body = parse(frames)
+        except ProtocolError as error:
+            self._on_bad_frame(str(error))
+            return
+        peer.on_message(message, body)
+
+
+class EngineCarrier:
+    """The way to one engine (`links.carrier.Carrier`)."""
+
+    __slots__ = ("_identity", "_link")
+
+    def __init__(self, link: EngineLink, identity: bytes) -> None:
+        self._link = link
+        self._identity = identity
+
+    def send(self, request: Request, body: bytes) -> bool:
+        return self._link.send(self._identity, request, body)
+
+    def cancel(self, exchange: int) -> None:
+        self._link.send(self._identity, Cancel(exchange), None)
+
+    def ask(self) -> None:
+        self._link.send(self._identity, Ask(), None)
+
+    def set_faults(self, faults: Faults) -> None:
+        """New faults for a stub."""
+        self._link.send(self._identity, SetFaults(faults), None)
+
+
+def parse(frames: list[bytes]) -> tuple[ToSupervisor, bytes | None]:
+    """A message and its body from `[identity, header]` or `[identity, header, body]`. Raises ProtocolError."""
+    if len(frames) not in (2, 3):
+        raise ProtocolError(f"{len(frames)} frames where two or three are a message")
+    message = decode_to_supervisor(frames[1])
+    has_body = len(frames) == 3
+    if isinstance(message, WITH_BODY) != has_body:
+        raise ProtocolError(f"{type(message).__name__} {'with' if has_body else 'without'} a body frame")
+    return message, frames[2] if has_body else None

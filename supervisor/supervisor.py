@@ -1,0 +1,317 @@
+"""The supervisor: one process, one event loop, no torch (spec 2). It ties the rooms together and decides nothing itself.
+
+    lock the name -> sockets -> fleet from the config -> gateway -> serve until told to stop -> drain -> leave
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import importlib.metadata
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+import uvicorn
+import zmq
+
+from engine.errors import StokerError
+from supervisor.commands import Commands
+from supervisor.config.schema import Config
+from supervisor.control.events import (
+    AnyEvent,
+    BadFrames,
+    EventLog,
+    SupervisorStarted,
+    SupervisorStopping,
+    Warned,
+)
+from supervisor.control.messages import LogLine as ControlLine
+from supervisor.control.server import ControlServer
+from supervisor.directory import Directory
+from supervisor.fleet import Fleet, Surroundings
+from supervisor.gateway.app import Gateway
+from supervisor.gateway.metrics import exposition
+from supervisor.gateway.status import StatusPages
+from supervisor.host.cpu import cpu_budget
+from supervisor.host.devices import list_devices
+from supervisor.host.launcher import SpawnLauncher
+from supervisor.host.listening import display, listen
+from supervisor.host.logs import LogLine, LogThread, iso_utc
+from supervisor.host.processes import STOP_S, adopt_orphans
+from supervisor.host.runtime import RuntimeDir
+from supervisor.host.systemd import notify
+from supervisor.inventory import Identity, InventoryMaker
+from supervisor.links.zeromq import EngineLink
+
+HEADROOM_S = 10.0
+"""Between the end of the drain and the stop of the processes, in the promised worst case (spec 8)."""
+BAD_FRAMES_EACH_S = 5.0
+"""At most one event about bad frames of a socket in this time."""
+FLUSH_LOGS_S = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeOptions:
+    """What `stoker serve` decided. `warnings`: of the config's loader, shown once at the start."""
+
+    config: Config
+    text: str
+    path: Path | None
+    name: str
+    listen: str
+    runtime_root: Path | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def run(options: ServeOptions) -> int:
+    """Serve until told to stop; the exit code. Raises StokerError where it cannot start."""
+    runtime = RuntimeDir(options.name, options.runtime_root, _path(options.config.stoker.log_dir))
+    with runtime.acquire(options.listen, time.time()) as lock:
+        del lock
+        adopt_orphans()
+        import uvloop
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(Supervisor(options, runtime).serve())
+
+
+class Supervisor:
+    """One running supervisor."""
+
+    def __init__(self, options: ServeOptions, runtime: RuntimeDir) -> None:
+        self._options = options
+        self._runtime = runtime
+        self._started = time.monotonic()
+        self._stop_asked = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._why = ""
+
+    async def serve(self) -> int:
+        """From sockets to the last process; the exit code."""
+        self._loop = asyncio.get_running_loop()
+        self.events = EventLog()
+        self.events.listen(_EventPrinter(sys.stderr))
+        listener = listen(self._options.listen)
+        with _zmq_context() as context, listener:
+            self._bad_frames = _BadFrames(self.events)
+            self._log_thread = LogThread(self._on_log_problem)
+            link = EngineLink(context, str(self._runtime.engines), lambda why: self._bad_frames.count("engines", why))
+            self._build(context, link, display(listener))
+            server = _server(self._gateway)
+            serving = self._loop.create_task(server.serve(sockets=[listener]))
+            self._watch_signals()
+            self._announce(display(listener))
+            self.fleet.apply(self._options.config)
+            notify("READY=1\nSTATUS=serving")
+            await self._until_stopped()
+            server.should_exit = True
+            await serving
+            self._close(link)
+        return 0
+
+    # --------------------------------------------------------------------------------------------- building
+
+    def _build(self, context: zmq.Context[zmq.Socket[bytes]], link: EngineLink, address: str) -> None:
+        options, config = self._options, self._options.config
+        cores = cpu_budget().cores
+        report = list_devices()
+        self._problems = report.problems
+        self.fleet = Fleet(
+            self.events,
+            Surroundings(
+                link=link,
+                launcher=SpawnLauncher(),
+                logs=self._runtime.logs,
+                log_thread=self._log_thread,
+                on_log=self._on_log,
+                cpu_cores=cores,
+                devices=report.devices,
+                environ=os.environ,
+            ),
+        )
+        self.fleet.on_empty = self._empty.set
+        identity = Identity(
+            name=options.name,
+            version=importlib.metadata.version("stoker"),
+            pid=os.getpid(),
+            listen=address,
+            started=self._started,
+            cpu_cores=cores,
+            config=str(options.path) if options.path is not None else None,
+            log_dir=str(self._runtime.logs),
+        )
+        inventory = InventoryMaker(self.fleet, identity, report.devices, self._state)
+        commands = Commands(self.fleet, inventory.make, self.stop)
+        self.control = ControlServer(
+            context,
+            str(self._runtime.control),
+            self.events,
+            commands.handle,
+            inventory.make,
+            lambda why: self._bad_frames.count("control", why),
+        )
+        pages = StatusPages(
+            self.fleet,
+            inventory.make,
+            exposition(self.fleet, lambda: self._bad_frames.totals),
+            time.time(),
+            config.stoker.admin_scale,
+        )
+        directory = Directory(self.fleet, config.default_deployment)
+        self._gateway = Gateway(self.fleet.exchanges, directory, pages, _api_key(config.stoker.api_key_env))
+
+    def _announce(self, address: str) -> None:
+        options = self._options
+        self.events.publish(SupervisorStarted(name=options.name, pid=os.getpid(), listen=address))
+        for warning in (*options.warnings, *self._problems):
+            self.events.publish(Warned(message=warning))
+        if not _is_private(address) and options.config.stoker.api_key_env is None:
+            self.events.publish(
+                Warned(message=f"{address} is open to the network and no API key is set (stoker.api_key_env)")
+            )
+
+    # --------------------------------------------------------------------------------------------- stopping
+
+    def stop(self, why: str, now: bool = False) -> float:
+        """Drain and leave; asked again, or `now`, cut the drain. The seconds it takes at the worst."""
+        worst = self._worst_case_s()
+        if self._stop_asked.is_set():
+            now = True
+        else:
+            self._why = why
+            self.events.publish(SupervisorStopping(why=why, worst_case_s=worst))
+            self._stop_asked.set()
+            notify("STOPPING=1\nSTATUS=draining")
+            self.fleet.stop(why)
+        if now:
+            self.fleet.cut_drains()
+        return worst
+
+    def _worst_case_s(self) -> float:
+        drains = [group.deployment.drain_timeout_s for group in self.fleet.groups.values()]
+        return max(drains, default=0.0) + HEADROOM_S + STOP_S
+
+    async def _until_stopped(self) -> None:
+        await self._stop_asked.wait()
+        await self._empty.wait()
+
+    def _close(self, link: EngineLink) -> None:
+        self.fleet.close()
+        self.control.close()
+        link.close()
+        self._log_thread.close(FLUSH_LOGS_S)
+
+    def _watch_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self.stop, number.name)
+
+    def _state(self) -> str:
+        return "stopping" if self._stop_asked.is_set() else "running"
+
+    # --------------------------------------------------------------------------------------------- telling
+
+    def _on_log(self, lines: list[LogLine]) -> None:
+        self.control.on_log(
+            [
+                ControlLine(time=line.time, replica=line.replica, incarnation=line.incarnation, text=line.text)
+                for line in lines
+            ]
+        )
+
+    def _on_log_problem(self, message: str) -> None:
+        """Called on the log thread, or on the loop: publish on the loop either way."""
+        self._loop.call_soon_threadsafe(self.events.publish, Warned(message=message))
+
+
+class _EventPrinter:
+    """Events as lines for people and log collectors, on standard error."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def __call__(self, event: AnyEvent) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            print(f"{iso_utc(event.time)} {event.sentence()}", file=self._stream, flush=True)
+
+
+class _BadFrames:
+    """Counts dropped frames by socket, and tells of them at a bounded rate."""
+
+    def __init__(self, events: EventLog) -> None:
+        self.totals: dict[str, int] = {}
+        self._events = events
+        self._told: dict[str, tuple[float, int]] = {}
+
+    def count(self, where: str, why: str) -> None:
+        """One more."""
+        total = self.totals[where] = self.totals.get(where, 0) + 1
+        told_at, told_total = self._told.get(where, (0.0, 0))
+        now = time.monotonic()
+        if now - told_at >= BAD_FRAMES_EACH_S:
+            self._told[where] = (now, total)
+            self._events.publish(BadFrames(where=where, count=total - told_total, example=why[:300]))
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: signals belong to the supervisor."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _server(gateway: Gateway) -> _Server:
+    config = uvicorn.Config(
+        gateway,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=5,
+        interface="asgi3",
+    )
+    return _Server(config)
+
+
+@contextlib.contextmanager
+def _zmq_context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    try:
+        yield context
+    finally:
+        context.term()
+
+
+def _api_key(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    key = os.environ.get(variable)
+    if not key:
+        raise StokerError(f"stoker.api_key_env names {variable}, which is not set; set it or remove the entry")
+    return key
+
+
+def _is_private(address: str) -> bool:
+    if address.startswith("unix:"):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    with contextlib.suppress(ValueError):
+        import ipaddress
+
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text).expanduser() if text is not None else None
+
+

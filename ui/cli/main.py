@@ -1,0 +1,194 @@
+"""The command `stoker`: finds the verb, and turns every error into an exit code in one place (spec 13).
+
+Light on purpose: a verb's module, and with it msgspec, zmq, yaml or rich, is loaded only when that verb is
+called, so that `stoker --help` costs little more than Python and click.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from engine.errors import StokerError
+from ui.cli.exits import EXIT_SENTENCES, Exit
+from ui.cli.say import emit, say
+from ui.cli.verbs import SECTIONS, VERBS
+
+PROGRAM = "stoker"
+COMPLETE = "_STOKER_COMPLETE"
+"""Environment variable by which a shell asks for completions."""
+
+ERROR_EXITS = {
+    "supervisor.config.load.ConfigError": Exit.USAGE,
+    "supervisor.config.write_back.CannotEdit": Exit.USAGE,
+    "supervisor.core.placement.PlacementError": Exit.USAGE,
+    "ui.cli.document.NothingToServe": Exit.USAGE,
+    "ui.cli.document.NotResizable": Exit.USAGE,
+    "ui.cli.reach.SeveralRunning": Exit.USAGE,
+    "supervisor.control.client.NotRunning": Exit.NOT_RUNNING,
+}
+"""Exit codes of Stoker's errors, by name so that none of their modules is loaded for it; any other is a
+failure.
+"""
+
+
+class ForeignSupervisor(StokerError):
+    """Another distribution owns the import name `supervisor`."""
+
+
+class LazyGroup(click.Group):
+    """Knows its verbs by the table and loads one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"ui.cli.verbs.{cmd_name}"), cmd_name)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in VERBS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise click.UsageError(_no_such_verb(args[0]), ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, verbs in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(max(map(len, VERBS))), text) for name, text in verbs.items()])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(int(code)), sentence) for code, sentence in EXIT_SENTENCES.items()])
+
+    def shell_complete(
+        self, ctx: click.Context, incomplete: str
+    ) -> list[click.shell_completion.CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        verbs = [
+            CompletionItem(name, help=text) for name, text in VERBS.items() if name.startswith(incomplete)
+        ]
+        return verbs + click.Command.shell_complete(self, ctx, incomplete)
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from importlib.metadata import version
+
+        emit(f"{PROGRAM} {version(PROGRAM)}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, name=PROGRAM, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "-V",
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and leave.",
+)
+def stoker() -> None:
+    """Serve a model from N replicas on this machine; watch, scale and drain them from the terminal.
+
+    \b
+      stoker serve owner/name -dp 2     start, with a dashboard
+      stoker status                     see
+      stoker scale primary 4 --wait     change
+      stoker stop --wait                end
+
+    `stoker VERB --help` tells all about one verb. Data goes to standard output, words go to standard error.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line, the process's own unless given, and return its exit code. Verbs raise, this
+    translates.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        return int(_run(sys.argv[1:] if arguments is None else list(arguments)))
+    except click.exceptions.Exit as leaving:
+        return leaving.exit_code
+    except click.ClickException as error:
+        error.show()
+        return Exit.USAGE if isinstance(error, click.UsageError) else Exit.FAILED
+    except StokerError as error:
+        say(f"{PROGRAM}: {error}")
+        return exit_of(error)
+    except (KeyboardInterrupt, click.Abort):
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        return Exit.PIPE_CLOSED
+    finally:
+        _close_stdout_quietly()
+
+
+def exit_of(error: StokerError) -> Exit:
+    """The exit code that an error stands for: its own, or that of the nearest class it is derived from."""
+    names = (f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__)
+    return next((ERROR_EXITS[name] for name in names if name in ERROR_EXITS), Exit.FAILED)
+
+
+def check_owner(ours: str, theirs: str) -> None:
+    """Raises ForeignSupervisor unless the package `supervisor` at `theirs` is the one that came with `ui` at
+    `ours`.
+
+    supervisord's package has the same import name; installed into one environment the two share or shadow a
+    folder.
+    """
+    folder = os.path.dirname(theirs)
+    beside_ours = os.path.dirname(folder) == os.path.dirname(os.path.dirname(ours))
+    if not beside_ours or os.path.exists(os.path.join(folder, "supervisord.py")):
+        raise ForeignSupervisor(
+            f"the Python package 'supervisor' in {folder} belongs to another distribution (supervisord?), "
+            "and Stoker needs that name: install Stoker into an environment of its own, for example with "
+            "'pipx install stoker'"
+        )
+
+
+def _run(arguments: list[str]) -> int:
+    import supervisor
+    import ui
+
+    check_owner(str(ui.__file__), str(supervisor.__file__))
+    if instruction := os.environ.get(COMPLETE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(stoker, {}, PROGRAM, COMPLETE, instruction)
+    with stoker.make_context(PROGRAM, arguments) as context:
+        return stoker.invoke(context) or Exit.DONE
+
+
+def _no_such_verb(word: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(word, VERBS, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else f"expected one of: {', '.join(VERBS)}."
+    return f"there is no verb '{word}': {hint}"
+
+
+def _close_stdout_quietly() -> None:
+    """Where standard output takes no more, what is left for it is dropped, so that Python's own flush cannot
+    complain.
+    """
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

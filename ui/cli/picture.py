@@ -1,0 +1,166 @@
+"""The inventory as a table: a row a deployment, a row a replica, and what each of them waits for."""
+
+from __future__ import annotations
+
+from supervisor.control.messages import (
+    DeploymentStatus,
+    DeviceStatus,
+    Inventory,
+    ReplicaStatus,
+    SupervisorStatus,
+)
+from ui.cli.tables import Cell, Column, Table
+from ui.cli.units import count, duration, milliseconds, rate, share, size
+
+REPLICA_LOOKS = {
+    "ready": ("green", "●"),
+    "starting": ("cyan", "◌"),
+    "loading": ("cyan", "◌"),
+    "warming": ("cyan", "◍"),
+    "backoff": ("yellow", "◔"),
+    "ejected": ("magenta", "⊘"),
+    "unresponsive": ("red", "?"),
+    "incompatible": ("red", "≠"),
+    "draining": ("yellow", "◐"),
+    "stopping": ("yellow", "◒"),
+    "restarting": ("yellow", "↻"),
+    "stopped": ("bright_black", "○"),
+    "failed": ("red", "✗"),
+}
+"""Colour and glyph of a replica's state; the glyphs are the dashboard's."""
+
+DEPLOYMENT_LOOKS = {
+    "ready": ("green", "●"),
+    "degraded": ("yellow", "▲"),
+    "unavailable": ("red", "✗"),
+}
+
+COLUMNS = (
+    Column("NAME"),
+    Column("STATE"),
+    Column("DEVICE"),
+    Column("PID", right=True, least_width=110),
+    Column("IN-FLIGHT", right=True),
+    Column("REQ/S", right=True, least_width=72),
+    Column("P99", right=True, least_width=90),
+    Column("FAILED", right=True, least_width=120),
+    Column("RESTARTS", right=True, least_width=80),
+    Column("CPU", right=True, least_width=130),
+    Column("MEMORY", right=True, least_width=100),
+    Column("AGE", right=True, least_width=96),
+    Column("NOTE"),
+)
+
+DEVICE_COLUMNS = (
+    Column("DEVICE"),
+    Column("NAME"),
+    Column("MEMORY", right=True),
+    Column("USED", right=True),
+    Column("BUSY", right=True),
+)
+
+
+def inventory_table(inventory: Inventory) -> Table:
+    """Deployments and their replicas."""
+    rows: list[list[Cell]] = []
+    for deployment in inventory.deployments:
+        rows.append(_deployment_row(deployment))
+        rows += [_replica_row(replica) for replica in deployment.replicas]
+    return Table(COLUMNS, rows)
+
+
+def device_table(devices: list[DeviceStatus]) -> Table:
+    """Devices of a machine."""
+    return Table(DEVICE_COLUMNS, [_device_row(device) for device in devices])
+
+
+def heading(supervisor: SupervisorStatus) -> str:
+    """The supervisor in one line."""
+    return (
+        f"stoker {supervisor.name} {supervisor.state} on {supervisor.listen}, "
+        f"up {duration(supervisor.uptime_s)}, "
+        f"{supervisor.cpu_threads_used} of {count(supervisor.cpu_budget, 'CPU thread')} used, "
+        f"memory {size(supervisor.memory_used_bytes)} of {size(supervisor.memory_total_bytes)}"
+    )
+
+
+def warnings_of(inventory: Inventory) -> list[str]:
+    """All warnings, each with the deployment it is about."""
+    own = [f"{each.name}: {text}" for each in inventory.deployments for text in each.warnings]
+    return [*inventory.warnings, *own]
+
+
+def shown_state(replica: ReplicaStatus) -> str:
+    """The state with backoff and ejection, which a ready replica has for a time, laid over it."""
+    if replica.state == "ready" and replica.ejected_s > 0:
+        return "ejected"
+    return "backoff" if replica.state == "ready" and replica.backoff_s > 0 else replica.state
+
+
+def note(replica: ReplicaStatus) -> str:
+    """Why a replica is in its state and what it waits for: `3 left, cut in 12s`."""
+    waits = []
+    if replica.state == "draining":
+        waits.append(f"{replica.in_flight} left, cut in {duration(replica.drain_left_s)}")
+    if replica.ejected_s > 0:
+        waits.append(f"back in {duration(replica.ejected_s)}")
+    if replica.backoff_s > 0:
+        waits.append(f"tried again in {duration(replica.backoff_s)}")
+    if replica.restart_in_s > 0:
+        waits.append(f"starts in {duration(replica.restart_in_s)}")
+    return "; ".join(filter(None, [replica.reason, *waits]))
+
+
+def _deployment_row(deployment: DeploymentStatus) -> list[Cell]:
+    return [
+        Cell(deployment.name, "bold"),
+        _state(deployment.state, DEPLOYMENT_LOOKS),
+        Cell(""),
+        Cell(""),
+        Cell(str(sum(replica.in_flight for replica in deployment.replicas))),
+        Cell(rate(deployment.requests_per_s)),
+        Cell(milliseconds(deployment.p99_ms)),
+        Cell(str(deployment.failures)),
+        Cell(str(deployment.restarts)),
+        Cell(""),
+        Cell(""),
+        Cell(""),
+        Cell(f"{deployment.ready_replicas} of {deployment.desired_replicas} ready"),
+    ]
+
+
+def _replica_row(replica: ReplicaStatus) -> list[Cell]:
+    return [
+        Cell(replica.name),
+        _state(shown_state(replica), REPLICA_LOOKS),
+        Cell(replica.device if replica.managed else replica.endpoint or replica.device),
+        Cell("" if replica.pid is None else str(replica.pid)),
+        Cell(str(replica.in_flight)),
+        Cell(rate(replica.requests_per_s)),
+        Cell(milliseconds(replica.p99_ms)),
+        Cell(str(replica.failures)),
+        Cell(str(replica.restarts)),
+        Cell(f"{replica.cpu_percent:.0f}%"),
+        Cell(size(replica.rss_bytes)),
+        Cell(duration(replica.age_s)),
+        Cell(note(replica)),
+    ]
+
+
+def _state(state: str, looks: dict[str, tuple[str, str]]) -> Cell:
+    style, glyph = looks.get(state, ("", ""))
+    return Cell(state, style, glyph)
+
+
+def _device_row(device: DeviceStatus) -> list[Cell]:
+    return [
+        Cell(device.id),
+        Cell(
+            f"{device.name} (simulated)"
+            if device.simulated and "simulated" not in device.name
+            else device.name
+        ),
+        Cell(size(device.memory_total_bytes)),
+        Cell(size(device.memory_used_bytes)),
+        Cell(share(device.utilisation)),
+    ]

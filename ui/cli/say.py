@@ -1,0 +1,117 @@
+"""What a command writes and where: data on standard output, words on standard error (spec 13).
+
+Text that came from replicas is shown, never obeyed: on a terminal its control characters are escaped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+import click
+
+from engine.errors import StokerError
+
+_OBEYED = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that a terminal obeys instead of showing: C0 but for the tab, C1, direction marks, lone
+surrogates.
+"""
+
+
+class CannotWrite(StokerError):
+    """Standard output does not take what is written to it."""
+
+
+def emit(line: str | bytes) -> None:
+    """One line of data, flushed, so that a reader behind a pipe has it at once. Raises CannotWrite,
+    BrokenPipeError.
+    """
+    try:
+        click.echo(line)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CannotWrite(f"standard output cannot be written: {error.strerror or error}") from error
+
+
+def say(words: str) -> None:
+    """Words for a person; several lines are fine."""
+    click.echo("\n".join(shown(line, sys.stderr) for line in words.split("\n")), err=True)
+
+
+def printable(text: str) -> str:
+    """The text with everything that a terminal would obey written as an escape: `\\x1b[31m`."""
+    return _OBEYED.sub(_escaped, text)
+
+
+def shown(text: str, stream: TextIO | None = None) -> str:
+    """The text as it may go to that stream (standard output unless said): escaped on a terminal, untouched in
+    a pipe.
+    """
+    return printable(text) if on_terminal(stream or sys.stdout) else text
+
+
+def on_terminal(stream: TextIO | None) -> bool:
+    """Whether a person reads that stream."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
+def coloured(stream: TextIO) -> bool:
+    """Whether that stream may have colours (https://no-color.org)."""
+    return on_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def takes_symbols(stream: TextIO) -> bool:
+    """Whether glyphs beyond ASCII can be written there."""
+    return (getattr(stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
+
+
+class Progress:
+    """One line on standard error that says how far a wait is; on a terminal only, and gone when the wait is
+    over.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._seen = on_terminal(self._stream) and os.environ.get("TERM") != "dumb"
+        self._last = ""
+
+    def show(self, text: str) -> None:
+        """Replace the line."""
+        line = printable(text)[: shutil.get_terminal_size().columns - 1]
+        if self._seen and line != self._last:
+            self._write(f"\r{line}\x1b[K")
+            self._last = line
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._last:
+            self._write("\r\x1b[K")
+            self._last = ""
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+@contextlib.contextmanager
+def progress() -> Iterator[Progress]:
+    """A progress line that is taken away however the wait ends."""
+    line = Progress()
+    try:
+        yield line
+    finally:
+        line.clear()
+
+
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -1,0 +1,99 @@
+"""`stoker check`: a config file, before anything runs it. Needs no supervisor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import click
+import msgspec
+
+from supervisor.config.load import LoadedConfig, load_config
+from supervisor.config.schema import Deployment
+from supervisor.host.devices import list_devices
+from ui.cli import tables
+from ui.cli.document import missing_devices
+from ui.cli.say import emit, say
+from ui.cli.tables import Cell, Column, Table
+from ui.cli.units import count
+from ui.cli.verb import Verb, json_option
+
+COLUMNS = (
+    Column("DEPLOYMENT"),
+    Column("ENGINE"),
+    Column("TASK"),
+    Column("REPLICAS", right=True),
+    Column("PLACES"),
+    Column("ARTIFACT"),
+)
+
+
+@click.command(cls=Verb, examples=("stoker check stoker.yaml", "stoker check stoker.yaml --json"))
+@click.argument("file", type=click.Path(path_type=Path))
+@json_option
+def check(file: Path, as_json: bool) -> None:
+    """Check a config file and show what it would run.
+
+    All errors of the file are said at once, each with line, path, what was found and what is allowed; the
+    exit code is then 2. Warnings name keys that are ignored and devices that this machine does not have.
+    """
+    loaded = load_config(file)
+    if as_json:
+        emit(msgspec.json.encode(_plan(loaded)))
+    else:
+        for line in tables.plain(_table(loaded)):
+            emit(line)
+    for warning in loaded.warnings + missing_devices(loaded.config, list_devices().devices):
+        say(f"warning: {warning}")
+    deployments = loaded.config.deployments.values()
+    replicas = sum(len(deployment.replicas) for deployment in deployments)
+    default = loaded.config.default_deployment
+    say(
+        f"{file} is fine: {count(len(deployments), 'deployment')}, {count(replicas, 'replica')}, "
+        + (f"requests without a model go to {default}" if default else "a request must name its model")
+    )
+
+
+def _plan(loaded: LoadedConfig) -> dict[str, object]:
+    """What would run, as plain data."""
+    return {
+        "deployments": [
+            {
+                "name": deployment.name,
+                "artifact": deployment.artifact,
+                "engine": deployment.engine_args.engine,
+                "task": deployment.engine_args.task,
+                "replicas": _places(deployment),
+            }
+            for deployment in loaded.config.deployments.values()
+        ],
+        "default_deployment": loaded.config.default_deployment,
+        "listen": loaded.config.stoker.listen,
+        "warnings": loaded.warnings,
+    }
+
+
+def _table(loaded: LoadedConfig) -> Table:
+    return Table(COLUMNS, [_row(deployment) for deployment in loaded.config.deployments.values()])
+
+
+def _row(deployment: Deployment) -> list[Cell]:
+    places = [
+        f"{number} x {place}" if number > 1 else place
+        for place, number in Counter(_places(deployment)).items()
+    ]
+    arguments = deployment.engine_args
+    managed = any(placement.managed for placement in deployment.replicas)
+    texts = (
+        deployment.name,
+        arguments.engine if managed else "attached",
+        arguments.task if managed else "",
+        str(len(deployment.replicas)),
+        ", ".join(places),
+        deployment.artifact or "",
+    )
+    return [Cell(text) for text in texts]
+
+
+def _places(deployment: Deployment) -> list[str]:
+    return [placement.endpoint or placement.device or "auto" for placement in deployment.replicas]

@@ -1,0 +1,53 @@
+"""`stoker devices`: what this machine computes with. Needs no supervisor."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import msgspec
+
+from supervisor.control.messages import DeviceStatus
+from supervisor.host.devices import Device, list_devices
+from ui.cli import tables
+from ui.cli.picture import device_table
+from ui.cli.say import emit, on_terminal, say, takes_symbols
+from ui.cli.verb import Verb, json_option
+
+
+@click.command(
+    cls=Verb,
+    examples=("stoker devices", "stoker devices --json", "STOKER_SIMULATE_DEVICES=cuda:4 stoker devices"),
+)
+@json_option
+def devices(as_json: bool) -> None:
+    """List what this machine computes with.
+
+    The CPU, and the GPUs as a process started here would see them: their names are what `device:` and
+    `--device-ids` take. STOKER_SIMULATE_DEVICES=cuda:4 shows four simulated GPUs, to try placement rules on a
+    laptop.
+    """
+    report = list_devices()
+    found = [_status(device) for device in report.devices]
+    if as_json:
+        emit(msgspec.json.encode(found))
+    elif on_terminal(sys.stdout):
+        console = tables.console()
+        console.print(tables.drawn(device_table(found), console.width, takes_symbols(sys.stdout)))
+    else:
+        for line in tables.plain(device_table(found)):
+            emit(line)
+    for problem in report.problems:
+        say(f"warning: {problem}")
+
+
+def _status(device: Device) -> DeviceStatus:
+    """A device in the words of the inventory."""
+    return DeviceStatus(
+        id=device.id,
+        name=device.name,
+        memory_total_bytes=device.memory_total_bytes,
+        memory_used_bytes=device.memory_used_bytes,
+        utilisation=device.utilisation,
+        simulated=device.simulated,
+    )

@@ -1,0 +1,75 @@
+"""`stoker faults`: each rule of dispatch seen at work, on a stub replica."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+import click
+import msgspec
+
+from engine.messages import Faults
+from supervisor.control.messages import SetReplicaFaults
+from ui.cli.completing import replicas
+from ui.cli.reach import Where, order
+from ui.cli.verb import Verb, which_supervisor
+
+KEYS = tuple(Faults.__struct_fields__)
+ON = {"true": True, "on": True, "yes": True, "1": True}
+OFF = {"false": False, "off": False, "no": False, "0": False}
+
+
+@click.command(
+    cls=Verb,
+    examples=(
+        "stoker faults primary/1 hang=true       its forwards do not return, heartbeats go on",
+        "stoker faults primary/1 slow_ms=250     each forward and each token takes longer",
+        "stoker faults primary/1 crash=true      its process ends with SIGSEGV",
+        "stoker faults primary/1                 no fault any more",
+    ),
+)
+@click.argument("replica", shell_complete=replicas)
+@click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
+@which_supervisor
+def faults(where: Where, replica: str, pairs: tuple[str, ...]) -> None:
+    """Make a stub replica misbehave on purpose.
+
+    The faults given take the place of those that were set; without any, all are cleared. Keys that end in _ms
+    take a number, the others true or false. Replicas of other engines ignore it.
+
+    Keys: hang, slow_ms, crash, crash_on_request, refuse, fail, garbage, mute, hold_gil_ms, and, looked at
+    when the replica starts next, noise, wrong_card, exit_while_loading.
+    """
+    wanted = parse(pairs)
+    with where.connect() as client:
+        order(client, SetReplicaFaults(replica=replica, faults=wanted))
+
+
+def parse(pairs: Sequence[str]) -> Faults:
+    """`key=value` words as faults. Raises click.UsageError."""
+    values: dict[str, bool | float] = {}
+    for pair in pairs:
+        key, separator, text = pair.partition("=")
+        if key not in KEYS:
+            near = difflib.get_close_matches(key, KEYS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"expected one of: {', '.join(KEYS)}"
+            raise click.UsageError(f"there is no fault {key!r}; {hint}")
+        if not separator:
+            raise click.UsageError(f"expected {key}=VALUE, found {pair!r}")
+        values[key] = _value(key, text)
+    return msgspec.convert(values, Faults)
+
+
+def _value(key: str, text: str) -> bool | float:
+    if not key.endswith("_ms"):
+        try:
+            return (ON | OFF)[text.lower()]
+        except KeyError:
+            raise click.UsageError(f"{key} is true or false, found {text!r}") from None
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise click.UsageError(f"{key} is a number of milliseconds, 0 or more, found {text!r}")
+    return number

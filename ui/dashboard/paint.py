@@ -1,0 +1,153 @@
+"""From words to cells: a line is a row of pieces, each with a tone, and a theme decides what a tone looks like.
+
+All text of the dashboard goes this way instead of through markup, so nothing that is shown is ever parsed. A tone is a
+meaning (good, bad, busy), never a colour: `style.tcss` gives each its colour, and each state has a glyph besides, so the
+picture can be read without colour. `to_ascii` is the other half of that: the one place that knows what to draw on a
+terminal that is not UTF-8.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+from textual.filter import LineFilter
+from textual.strip import Strip
+from textual.widget import Widget
+
+
+class Tone(enum.StrEnum):
+    """What a piece of text means; its look is the class `tone--…` in style.tcss."""
+
+    TEXT = "text"
+    DIM = "dim"
+    STRONG = "strong"
+    TITLE = "title"
+    KEY = "key"
+    GOOD = "good"
+    BUSY = "busy"
+    WARN = "warn"
+    OUT = "out"
+    BAD = "bad"
+    MARK = "mark"
+    MATCH = "match"
+
+
+Piece = tuple[str, Tone]
+Line = tuple[Piece, ...]
+
+CURSOR = "tone--cursor"
+GROUP = "tone--group"
+
+
+class Painter(Widget):
+    """A widget that draws lines of toned pieces. Its styles follow the theme and are looked up once."""
+
+    COMPONENT_CLASSES = frozenset({f"tone--{tone.value}" for tone in Tone} | {CURSOR, GROUP})
+    ALLOW_SELECT = False
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self._looks: dict[Tone, Style] = {}
+
+    def look(self, tone: Tone) -> Style:
+        """The style of a tone on this widget's background."""
+        style = self._looks.get(tone)
+        if style is None:
+            style = self.rich_style + self.get_component_rich_style(f"tone--{tone.value}", partial=True)
+            self._looks[tone] = style
+        return style
+
+    def notify_style_update(self) -> None:
+        self._looks.clear()
+        super().notify_style_update()
+
+    def paint(self, line: Iterable[Piece], width: int) -> Strip:
+        """The line as a strip of exactly `width` cells."""
+        return paint(line, width, self.look)
+
+
+def paint(line: Iterable[Piece], width: int, look: Callable[[Tone], Style]) -> Strip:
+    """The line as a strip of exactly `width` cells; what does not fit is cut."""
+    segments: list[Segment] = []
+    left = width
+    for text, tone in line:
+        if left <= 0:
+            break
+        cells = cell_len(text)
+        if cells > left:
+            text, cells = set_cell_size(text, left), left
+        if text:
+            segments.append(Segment(text, look(tone)))
+        left -= cells
+    if left > 0:
+        segments.append(Segment(" " * left, look(Tone.TEXT)))
+    return Strip(segments, max(width, 0))
+
+
+def width_of(line: Iterable[Piece]) -> int:
+    """Cells that a line takes."""
+    return sum(cell_len(text) for text, _ in line)
+
+
+def plain(line: Iterable[Piece]) -> str:
+    """The words of a line."""
+    return "".join(text for text, _ in line)
+
+
+def spread(left: Line, right: Line, width: int) -> Line:
+    """`left` at the left edge and `right` at the right edge; where both do not fit, the left one is cut."""
+    room = width - width_of(right)
+    kept: list[Piece] = []
+    for text, tone in left:
+        cells = cell_len(text)
+        if cells > room:
+            kept.append((set_cell_size(text, max(room, 0)), tone))
+            room = 0
+            break
+        kept.append((text, tone))
+        room -= cells
+    return (*kept, (" " * max(room, 0), Tone.TEXT), *right)
+
+
+# --------------------------------------------------------------------------------------------- without UTF-8
+
+_PAIRS = (
+    ("●◌◍◐◒○◔⊘↻✗▲≠", "*.:~vo%/@x^#"),  # states
+    ("─━│┃╴╶╸╺═┄┈", "-=||--===.."),  # rules and bars
+    ("┌┐└┘├┤┬┴┼╭╮╰╯", "+" * 13),
+    ("▁▂▃▄▅▆▇█", "_.:-=+*#"),  # sparklines
+    ("▌▐▎▏▕▔▀", "|||||--"),
+    ("▾▸→←↑↓↵✓", "v>><^v<+"),
+    ("…·•≤≥×−‹›", ".-*<>x-<>"),
+)
+_ASCII = {ord(fancy): simple for pair in _PAIRS for fancy, simple in zip(*pair, strict=True)}
+
+
+class _Ascii(dict[int, str]):
+    def __missing__(self, code: int) -> str:
+        shown = chr(code) if code < 0x80 else "?" * max(cell_len(chr(code)), 0)
+        self[code] = shown
+        return shown
+
+
+_TO_ASCII = _Ascii(_ASCII)
+
+
+def to_ascii(text: str) -> str:
+    """`text` in as many cells, drawn with ASCII alone."""
+    return text if text.isascii() else text.translate(_TO_ASCII)
+
+
+class AsciiFilter(LineFilter):
+    """The last step before the terminal where that is not UTF-8: nothing else has to know."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [
+            segment if segment.text.isascii() else Segment(to_ascii(segment.text), segment.style, segment.control)
+            for segment in segments
+        ]
