@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from engine.backends import shapes
 from engine.backends.base import Backend, Generation, Job, LoadError, RequestError, Row
 from engine.messages import Card, Faults, LaunchSpec, Route
 
@@ -76,13 +77,32 @@ class StubBackend(Backend):
             raise RequestError("the stub refuses, as asked")
         if self._faults.fail:
             raise RuntimeError("the stub fails, as asked")
-        request = _decode(body)
-        inputs = request.input if isinstance(request.input, list) else [request.input]
-        return _EmbedJob(request.model or self._spec.artifact, [Row(1, str(one)) for one in inputs])
+        served = self._spec.replica.partition("/")[0]
+        match route:
+            case Route.EMBEDDINGS:
+                return _EmbedJob(shapes.parse_embeddings(body), served)
+            case Route.CLASSIFY:
+                return _ClassifyJob(shapes.parse_classify(body), served)
+            case Route.RERANK:
+                return _RerankJob(shapes.parse_rerank(body), served)
+            case Route.COMPLETIONS:
+                asked = shapes.parse_completion(body)
+                writer = shapes.CompletionWriter(asked.model or served, include_usage=asked.include_usage)
+                return self._generation(asked.prompt, asked.sampling, writer)
+            case Route.CHAT:
+                chat = shapes.parse_chat(body)
+                writing = shapes.ChatWriter(chat.model or served, include_usage=chat.include_usage)
+                return self._generation(chat.messages[-1].content, chat.sampling, writing)
 
     def forward(self, rows: Sequence[Row]) -> Sequence[Any]:
         self._pause(self._options.latency_ms)
         return [self._vector(row.data) for row in rows]
+
+    def step(self, generations: Sequence[Generation]) -> None:
+        self._pause(self._options.token_ms)
+        for generation in generations:
+            assert isinstance(generation, _StubGeneration)
+            generation.advance()
 
     def golden(self) -> Sequence[bytes]:
         return (b'{"input":"golden"}', b'{"input":["one","two"]}')
@@ -91,6 +111,10 @@ class StubBackend(Backend):
         with self._changed:
             self._faults = faults
             self._changed.notify_all()
+
+    def _generation(self, prompt: shapes.Text, sampling: shapes.Sampling, writer: shapes.Writer) -> Generation:
+        most = sampling.max_tokens if sampling.max_tokens is not None else self._options.tokens
+        return _StubGeneration(writer, _length(prompt), min(most, self._options.tokens), most)
 
     def _pause(self, milliseconds: float) -> None:
         """Take as long as a forward would, or as the faults say."""
@@ -114,28 +138,92 @@ class StubBackend(Backend):
         return [value / norm for value in raw]
 
 
-class _Request(msgspec.Struct):
-    input: str | list[str]
-    model: str | None = None
-
-
-_decode = msgspec.json.Decoder(_Request).decode
-_encode = msgspec.json.Encoder().encode
-
-
 class _EmbedJob(Job):
-    def __init__(self, model: str, rows: list[Row]) -> None:
-        self.rows = rows
-        self._model = model
+    def __init__(self, asked: shapes.EmbeddingsRequest, served: str) -> None:
+        self.rows = [Row(_length(one), str(one)) for one in asked.inputs]
+        self._asked = asked
+        self._served = served
 
     def answer(self, outputs: Sequence[Any]) -> bytes:
-        data = [{"object": "embedding", "index": i, "embedding": v} for i, v in enumerate(outputs)]
-        usage = {"prompt_tokens": len(outputs), "total_tokens": len(outputs)}
-        return _encode({"object": "list", "data": data, "model": self._model, "usage": usage})
+        tokens = sum(row.tokens for row in self.rows)
+        return shapes.embeddings_answer(self._asked, outputs, tokens, self._served)
+
+
+class _ClassifyJob(Job):
+    """Two classes; the probability of the first is read off the stub's vector."""
+
+    def __init__(self, asked: shapes.ClassifyRequest, served: str) -> None:
+        self.rows = [Row(_length(one), one) for one in asked.inputs]
+        self._asked = asked
+        self._served = served
+
+    def answer(self, outputs: Sequence[Any]) -> bytes:
+        probabilities = [(share, 1.0 - share) for share in (0.5 + vector[0] / 2 for vector in outputs)]
+        tokens = sum(row.tokens for row in self.rows)
+        return shapes.classify_answer(self._asked, probabilities, ["yes", "no"], tokens, self._served)
+
+
+class _RerankJob(Job):
+    """Scores are the cosines between the stub's vectors of query and document."""
+
+    def __init__(self, asked: shapes.RerankRequest, served: str) -> None:
+        self.rows = [Row(_length(one), one) for one in (asked.query, *asked.documents)]
+        self._asked = asked
+        self._served = served
+
+    def answer(self, outputs: Sequence[Any]) -> bytes:
+        query, *documents = outputs
+        scores = [sum(a * b for a, b in zip(query, document, strict=True)) for document in documents]
+        tokens = sum(row.tokens for row in self.rows)
+        return shapes.rerank_answer(self._asked, scores, tokens, self._served)
+
+
+class _StubGeneration(Generation):
+    """Says `token 0 token 1 …` until its length is reached."""
+
+    def __init__(self, writer: shapes.Writer, prompt_tokens: int, length: int, most: int) -> None:
+        self.tokens = prompt_tokens
+        self._writer = writer
+        self._length = length
+        self._reason: shapes.FinishReason = "length" if length == most else "stop"
+        self._said: list[str] = []
+        self._news: list[bytes] = []
+
+    def advance(self) -> None:
+        """One decode step."""
+        if not self._said:
+            self._news.append(self._writer.first())
+        if len(self._said) < self._length:
+            self._said.append(f"token {len(self._said)} ")
+            self._news.append(self._writer.piece(self._said[-1]))
+        if len(self._said) >= self._length:
+            self.done = True
+            self._news.append(self._writer.last(self._reason, self._usage()))
+
+    def take(self) -> bytes | None:
+        news = b"".join(self._news)
+        self._news.clear()
+        return news or None
+
+    def answer(self) -> bytes:
+        return self._writer.whole("".join(self._said), self._reason, self._usage())
+
+    def _usage(self) -> shapes.Usage:
+        return shapes.Usage.of(self.tokens, len(self._said))
+
+
+def _length(text: shapes.Text) -> int:
+    """About four characters a token, as English has; ids are tokens already."""
+    return max(1, len(text) // 4 if isinstance(text, str) else len(text))
 
 
 def _hold_gil(seconds: float) -> None:
-    """Keep every other thread of this process from running: one C call that never gives the interpreter up."""
+    """Keep every other thread of this process from running: C calls that do not give the interpreter up."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        sum(range(2_000_000))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(seconds + 1)
+    try:
+        while time.monotonic() < deadline:
+            sum(range(2_000_000))
+    finally:
+        sys.setswitchinterval(interval)

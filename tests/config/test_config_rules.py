@@ -76,11 +76,10 @@ def test_a_model_has_no_surrounding_blanks_or_control_characters(model: str) -> 
 
 @pytest.mark.parametrize("twin", ["http://host:80/v1", "http://host:80/v1/", "HTTP://HOST:80/v1"])
 def test_no_two_attached_replicas_with_the_same_endpoint_and_model(twin: str) -> None:
-    refused(
-        f'replicas: [{{endpoint: "http://host:80/v1", model: m}}, {{device: cpu}}, {{endpoint: "{twin}", model: m}}]\n{HUB}',
-        ".replicas[2]",
-        "of an earlier replica",
+    entries = (
+        f"{{endpoint: 'http://host:80/v1', model: m}}, {{device: cpu}}, {{endpoint: '{twin}', model: m}}"
     )
+    refused(f"{HUB}\nreplicas: [{entries}]", ".replicas[2]", "of an earlier replica")
 
 
 def test_the_same_endpoint_may_serve_two_models() -> None:
@@ -137,9 +136,19 @@ def test_endpoint_is_http_s_with_a_host_or_an_absolute_socket(endpoint: str) -> 
         "http://host:99999",
         "http://host:x",
         "http://u:p@host",
-    ]
-    + ["http://host?x=1", "http://host#x", "http://a b", " http://host", "http://[::1", "http://host:0"]
-    + ["unix://host/a", "unix:///", "unix:a", "unix:///a?b", "", "127.0.0.1:8000"],
+        "http://host?x=1",
+        "http://host#x",
+        "http://a b",
+        " http://host",
+        "http://[::1",
+        "http://host:0",
+        "unix://host/a",
+        "unix:///",
+        "unix:a",
+        "unix:///a?b",
+        "",
+        "127.0.0.1:8000",
+    ],
 )
 def test_an_endpoint_of_another_form_is_refused(endpoint: str) -> None:
     assert not is_endpoint(endpoint)
@@ -195,8 +204,25 @@ def test_the_forms_of_an_artifact(text: str, kind: ArtifactKind) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "name", "a/b/c", "-a/b", "a/..", "pkg:", "pkg:a", "pkg:a/", "pkg:a/../b", "pkg:1a/b", "a.b:1c", ":C"]
-    + ["a:b:C", "/a\nb", " /a", "http://host/a", "owner/na me"],
+    [
+        "",
+        "name",
+        "a/b/c",
+        "-a/b",
+        "a/..",
+        "pkg:",
+        "pkg:a",
+        "pkg:a/",
+        "pkg:a/../b",
+        "pkg:1a/b",
+        "a.b:1c",
+        ":C",
+        "a:b:C",
+        "/a\nb",
+        " /a",
+        "http://host/a",
+        "owner/na me",
+    ],
 )
 def test_other_texts_are_no_artifact(text: str) -> None:
     assert artifact_kind(text) is None

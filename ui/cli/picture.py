@@ -90,6 +90,12 @@ def warnings_of(inventory: Inventory) -> list[str]:
     return [*inventory.warnings, *own]
 
 
+def drain_left(replica: ReplicaStatus) -> str:
+    """How far a drain is: `3 left, 12s of 30s`."""
+    ceiling_s = replica.in_state_s + replica.drain_left_s
+    return f"{replica.in_flight} left, {duration(replica.in_state_s)} of {duration(ceiling_s)}"
+
+
 def shown_state(replica: ReplicaStatus) -> str:
     """The state with backoff and ejection, which a ready replica has for a time, laid over it."""
     if replica.state == "ready" and replica.ejected_s > 0:
@@ -98,10 +104,10 @@ def shown_state(replica: ReplicaStatus) -> str:
 
 
 def note(replica: ReplicaStatus) -> str:
-    """Why a replica is in its state and what it waits for: `3 left, cut in 12s`."""
+    """Why a replica is in its state and what it waits for: `3 left, 12s of 30s`."""
     waits = []
     if replica.state == "draining":
-        waits.append(f"{replica.in_flight} left, cut in {duration(replica.drain_left_s)}")
+        waits.append(drain_left(replica))
     if replica.ejected_s > 0:
         waits.append(f"back in {duration(replica.ejected_s)}")
     if replica.backoff_s > 0:

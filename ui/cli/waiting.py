@@ -14,6 +14,7 @@ from engine.errors import StokerError
 from supervisor.control.client import ControlClient
 from supervisor.control.messages import DeploymentStatus, Inventory, ReplicaStatus, Subscribe, Subscribed
 from supervisor.host.runtime import RuntimeDir
+from ui.cli.picture import drain_left
 from ui.cli.reach import ask, inventory_of
 from ui.cli.say import progress
 from ui.cli.units import count, duration
@@ -78,7 +79,7 @@ def drained(replica: str, incarnation: int) -> Judge:
         if row is None or row.incarnation != incarnation or row.state in NO_PROCESS:
             return Done(f"{replica}#{incarnation} is gone")
         if row.state == "draining":
-            return Wait(f"{replica} draining, {row.in_flight} left, cut in {duration(row.drain_left_s)}")
+            return Wait(f"{replica} draining, {drain_left(row)}")
         return Wait(f"{replica} {row.state}")
 
     return judge
@@ -175,6 +176,6 @@ def _who_is_not(deployment: DeploymentStatus) -> str:
     if not others:
         return ""
     first = others[0]
-    doing = f"draining, {first.in_flight} left" if first.state == "draining" else first.state
+    doing = f"draining, {drain_left(first)}" if first.state == "draining" else first.state
     more = f" and {len(others) - 1} more" if len(others) > 1 else ""
     return f", {first.name} {doing}{more}"

@@ -1,7 +1,9 @@
-"""The columns of the fleet table: what each shows, how wide it is, which go first when the terminal is narrow. Pure.
+"""The columns of the fleet table: what each shows, how wide it is, which go first when the terminal is
+narrow. Pure.
 
-The gutter, the name, the state and the reason are always there; the reason takes what is left over, so the table never
-scrolls sideways. A cell is a text and a tone; rows of cells are compared before anything is drawn.
+The gutter, the name, the state and the reason are always there; the reason takes what is left over, so the
+table never scrolls sideways. A cell is a text and a tone; rows of cells are compared before anything is
+drawn.
 """
 
 from __future__ import annotations
@@ -15,7 +17,14 @@ from supervisor.control.messages import DeploymentStatus, Inventory, ReplicaStat
 from ui.dashboard import words
 from ui.dashboard.model import History
 from ui.dashboard.paint import Piece, Tone
-from ui.dashboard.states import FULL_IN_FLIGHT, deployment_look, goes_on, goes_on_in, replica_look, shown_state
+from ui.dashboard.states import (
+    FULL_IN_FLIGHT,
+    deployment_look,
+    goes_on,
+    goes_on_in,
+    replica_look,
+    shown_state,
+)
 
 BARS = "▁▂▃▄▅▆▇█"
 TREND_SAMPLES = 12
@@ -32,7 +41,8 @@ SortKey = tuple[float | str, ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Column:
-    """One column. rank: 0 is always shown, then the lowest first. width 0: it is given what is left, or fits the names.
+    """One column. rank: 0 is always shown, then the lowest first. width 0: it is given what is left, or fits
+    the names.
 
     letter: the Shift-letter that sorts by it. falls: the largest first.
     """
@@ -80,7 +90,7 @@ class Layout:
         return None
 
 
-# ------------------------------------------------------------------------------------------------------- cells
+# ------------------------------------------------------------------------------------------------------ cells
 
 
 def _number(text: str, is_zero: bool, tone: Tone = Tone.TEXT) -> Piece:
@@ -266,7 +276,7 @@ COLUMNS: tuple[Column, ...] = (
 BY_NAME = {column.name: column for column in COLUMNS}
 
 
-# ------------------------------------------------------------------------------------------------------- layout
+# ----------------------------------------------------------------------------------------------------- layout
 
 
 def lay_out(inventory: Inventory | None, width: int) -> Layout:

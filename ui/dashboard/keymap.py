@@ -1,7 +1,9 @@
-"""The one registry of actions. Bindings, footer, help screen and palette are all read from it, so they cannot disagree.
+"""The one registry of actions. Bindings, footer, help screen and palette are all read from it, so they cannot
+disagree.
 
-An action's name is the name of the Textual action: `drain` runs `action_drain` of the widget or screen whose place it
-is bound in. What acts on the fleet says so (`acts`) and is not there at all in a read-only dashboard.
+An action's name is the name of the Textual action: `drain` runs `action_drain` of the widget or screen whose
+place it is bound in. What acts on the fleet says so (`acts`) and is not there at all in a read-only
+dashboard.
 """
 
 from __future__ import annotations
@@ -57,8 +59,8 @@ class Group(enum.StrEnum):
 class Action:
     """One thing that can be done.
 
-    keys: Textual's names of the keys. shown: how the first of them is written. rank: place in a narrow footer, the
-    lowest first; 0: never in the footer.
+    keys: Textual's names of the keys. shown: how the first of them is written. rank: place in a narrow
+    footer, the lowest first; 0: never in the footer.
     """
 
     name: str
@@ -177,7 +179,9 @@ def in_place(place: Place, readonly: bool) -> list[Action]:
 def bindings(place: Place, readonly: bool = False) -> list[Binding]:
     """Textual's bindings for a place."""
     return [
-        Binding(",".join(action.keys), action.name, action.label, tooltip=action.help, priority=_first(action))
+        Binding(
+            ",".join(action.keys), action.name, action.label, tooltip=action.help, priority=_first(action)
+        )
         for action in in_place(place, readonly)
         if action.keys
     ]

@@ -1,4 +1,5 @@
-"""What the dashboard knows: the newest inventory, the events, how the connection stands, and a little history.
+"""What the dashboard knows: the newest inventory, the events, how the connection stands, and a little
+history.
 
 Plain data without a widget. Handlers of the app change it; screens read it.
 """
@@ -86,7 +87,9 @@ def _total(inventory: Inventory) -> Sample:
 
 
 class Model:
-    """Everything that is shown, in one place. `newest` runs ahead of `inventory` only while the picture is paused."""
+    """Everything that is shown, in one place. `newest` runs ahead of `inventory` only while the picture is
+    paused.
+    """
 
     def __init__(self) -> None:
         self.link = Link.CONNECTING
@@ -100,7 +103,7 @@ class Model:
         self.history = History()
         self._events: collections.deque[AnyEvent] = collections.deque(maxlen=KEPT_EVENTS)
 
-    # ------------------------------------------------------------------------------------------------- changes
+    # ------------------------------------------------------------------------------------------------ changes
 
     def take_inventory(self, inventory: Inventory) -> None:
         """A new inventory came."""
@@ -132,7 +135,7 @@ class Model:
         if not on:
             self.inventory = self.newest
 
-    # ------------------------------------------------------------------------------------------------- questions
+    # ---------------------------------------------------------------------------------------------- questions
 
     @property
     def events(self) -> list[AnyEvent]:

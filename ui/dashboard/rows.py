@@ -1,4 +1,6 @@
-"""From an inventory to the rows that are shown: filtered, sorted inside each deployment, keyed by incarnation. Pure."""
+"""From an inventory to the rows that are shown: filtered, sorted inside each deployment, keyed by
+incarnation. Pure.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,11 @@ class Order:
 
 
 def build_rows(
-    inventory: Inventory | None, layout: Layout, history: History, needle: str = "", order: Order | None = None
+    inventory: Inventory | None,
+    layout: Layout,
+    history: History,
+    needle: str = "",
+    order: Order | None = None,
 ) -> list[Row]:
     """The rows to show. A deployment is there if it, or one of its replicas, matches every word of `needle`."""
     order = order or Order()

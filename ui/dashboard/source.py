@@ -1,9 +1,10 @@
 """Where the dashboard's facts come from: one client of the control socket, which only posts what happened.
 
-A source never touches a widget. It polls the status (the next poll is armed by the answer to the last, so polls never
-overlap), reads the subscription, and posts past-tense messages. What comes faster than it is shown waits in a bounded
-`Mailbox` and is counted beyond that, so a flood costs the dashboard a number, not its memory. A supervisor that is gone
-or silent is a message too, and the source goes on trying. Nothing here can make the supervisor wait.
+A source never touches a widget. It polls the status (the next poll is armed by the answer to the last, so
+polls never overlap), reads the subscription, and posts past-tense messages. What comes faster than it is
+shown waits in a bounded `Mailbox` and is counted beyond that, so a flood costs the dashboard a number, not
+its memory. A supervisor that is gone or silent is a message too, and the source goes on trying. Nothing here
+can make the supervisor wait.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ Item = TypeVar("Item")
 
 
 class Mailbox(Generic[Item]):
-    """A bounded queue whose reader takes everything at once; what does not fit pushes the oldest out and is counted."""
+    """A bounded queue whose reader takes everything at once; what does not fit pushes the oldest out and is
+    counted.
+    """
 
     def __init__(self, size: int) -> None:
         self._items: collections.deque[Item] = collections.deque(maxlen=size)
@@ -81,7 +84,7 @@ class Mailbox(Generic[Item]):
         return items, lost
 
 
-# ---------------------------------------------------------------------------------------------------- messages
+# --------------------------------------------------------------------------------------------------- messages
 
 
 class InventoryRead(Message):
@@ -137,10 +140,12 @@ class Source(Protocol):
         """The answer to one command. Raises StokerError."""
 
     def follow_log(self, of: RowKey | None) -> None:
-        """Post the log lines of a slot, or of a deployment's replicas, instead of those before; None: of nobody."""
+        """Post the log lines of a slot, or of a deployment's replicas, instead of those before; None: of
+        nobody.
+        """
 
 
-# ----------------------------------------------------------------------------------------------------- the real one
+# ----------------------------------------------------------------------------------------------- the real one
 
 
 class ControlSource:
@@ -177,7 +182,7 @@ class ControlSource:
             self._log.cancel()
         self._log = None if of is None else self._keep(self._read_log(of))
 
-    # ---------------------------------------------------------------------------------------------- connection
+    # --------------------------------------------------------------------------------------------- connection
 
     async def _stay_connected(self) -> None:
         while True:
@@ -197,7 +202,9 @@ class ControlSource:
             self._pid, self._last_event = inventory.supervisor.pid, 0
         answer = await client.ask(Subscribe(since=self._last_event), STATUS_ANSWER_S)
         if not isinstance(answer, Subscribed):
-            raise NoAnswer(f"expected a subscription, found {type(answer).__name__}: is it another version of stoker?")
+            raise NoAnswer(
+                f"expected a subscription, found {type(answer).__name__}: is it another version of stoker?"
+            )
         self._client = client
         self._post_events(answer.events, answer.missed, afresh=afresh)
         self._sink(InventoryRead(answer.inventory))
@@ -249,7 +256,7 @@ class ControlSource:
         if self._events.put(fresh, missed) or afresh:
             self._sink(EventsHappened(self._events, afresh))
 
-    # ---------------------------------------------------------------------------------------------------- logs
+    # --------------------------------------------------------------------------------------------------- logs
 
     async def _read_log(self, of: RowKey) -> None:
         """A connection of its own for the lines of one log: it ends the subscription by going."""

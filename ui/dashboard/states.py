@@ -1,6 +1,7 @@
 """How each state looks, and what goes on in it, in words: one table and one function a question. Pure.
 
-The words are those of the control messages. Backoff and ejection are shown over `ready`, as the supervisor means them.
+The words are those of the control messages. Backoff and ejection are shown over `ready`, as the supervisor
+means them.
 """
 
 from __future__ import annotations
@@ -108,7 +109,11 @@ def goes_on(replica: ReplicaStatus) -> str:
         return f"back in {words.duration(replica.backoff_s)}{because or ' after a failure'}"
     if state == "restarting":
         why = replica.reason or replica.last_exit or ""
-        when = f"restarting in {words.duration(replica.restart_in_s)}" if replica.restart_in_s > 0 else "restarting"
+        when = (
+            f"restarting in {words.duration(replica.restart_in_s)}"
+            if replica.restart_in_s > 0
+            else "restarting"
+        )
         return f"{when}: {why}" if why else when
     if state in COMING_UP or state == "stopping":
         return f"{state} {since}{because}"
@@ -133,7 +138,7 @@ def goes_on_in(deployment: DeploymentStatus) -> str:
     return f"{counts}: {deployment.warnings[0]}" if deployment.warnings else counts
 
 
-# ------------------------------------------------------------------------------------------------------- events
+# ----------------------------------------------------------------------------------------------------- events
 
 _EVENT_TONES: dict[type, Tone] = {
     ReplicaFailed: Tone.BAD,

@@ -61,7 +61,9 @@ def help_lines(readonly: bool) -> list[Line]:
     lines += [_state(name, look.glyph, look.tone, look.means) for name, look in DEPLOYMENT_LOOKS.items()]
     lines += [(), ((" Columns; the wider the terminal, the more of them", Tone.STRONG),)]
     for column in COLUMNS:
-        lines.append((("   ", Tone.TEXT), (words.fit(column.title, KEY_WIDTH), Tone.TEXT), (column.means, Tone.DIM)))
+        lines.append(
+            (("   ", Tone.TEXT), (words.fit(column.title, KEY_WIDTH), Tone.TEXT), (column.means, Tone.DIM))
+        )
     return lines
 
 

@@ -37,7 +37,12 @@ class ScaleScreen(Dialog[int | None]):
             classes="dialog-facts",
         )
         yield Input(
-            str(status.desired_replicas), id="number", type="integer", max_length=3, compact=True, select_on_focus=True
+            str(status.desired_replicas),
+            id="number",
+            type="integer",
+            max_length=3,
+            compact=True,
+            select_on_focus=True,
         )
         yield Label("", markup=False, id="effect")
 

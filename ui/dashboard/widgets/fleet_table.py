@@ -1,9 +1,11 @@
-"""The table of deployments and replicas: rows keyed by incarnation, drawn line by line, only where something changed.
+"""The table of deployments and replicas: rows keyed by incarnation, drawn line by line, only where something
+changed.
 
-Textual's DataTable has no column that takes what is left, no row across the columns and no order of its own, and it
-measures every cell it is given; this table draws the few lines that are visible. The cursor belongs to a slot, not to a
-line: rows may come, go and change places around it. Where its own row goes, the cursor has to stand on another one;
-`jumped_at` says when that happened, so that a key meant for the one does not act on the other.
+Textual's DataTable has no column that takes what is left, no row across the columns and no order of its own,
+and it measures every cell it is given; this table draws the few lines that are visible. The cursor belongs to
+a slot, not to a line: rows may come, go and change places around it. Where its own row goes, the cursor has
+to stand on another one; `jumped_at` says when that happened, so that a key meant for the one does not act on
+the other.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ class FleetTable(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         self.jumped_at = float("-inf")
         self._backgrounds: dict[tuple[Tone, str], Style] = {}
 
-    # ------------------------------------------------------------------------------------------------- contents
+    # ----------------------------------------------------------------------------------------------- contents
 
     @property
     def cursor(self) -> RowKey | None:
@@ -107,7 +109,7 @@ class FleetTable(Painter, ScrollView, can_focus=True, inherit_bindings=False):
             self.jumped_at = self._now()
         self._stand_on(min(self._cursor, len(self._rows) - 1) if at is None else at)
 
-    # --------------------------------------------------------------------------------------------------- cursor
+    # ------------------------------------------------------------------------------------------------- cursor
 
     def move_to(self, index: int) -> None:
         """Put the cursor on a row, as near as there is one."""
@@ -159,7 +161,7 @@ class FleetTable(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         if self._key is not None:
             self.post_message(self.Opened(self._key))
 
-    # ---------------------------------------------------------------------------------------------------- marks
+    # -------------------------------------------------------------------------------------------------- marks
 
     def action_mark(self) -> None:
         """Mark or unmark the row, and go on to the next."""
@@ -168,7 +170,11 @@ class FleetTable(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         if self._key.is_replica:
             self.set_marks(self.marks ^ {self._key})
         else:
-            own = {row.key for row in self._rows if row.key.is_replica and row.key.deployment == self._key.deployment}
+            own = {
+                row.key
+                for row in self._rows
+                if row.key.is_replica and row.key.deployment == self._key.deployment
+            }
             self.set_marks(self.marks - own if own <= self.marks else self.marks | own)
         self.action_cursor_down()
 
@@ -186,7 +192,7 @@ class FleetTable(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         """The marked rows in the order in which they are shown."""
         return tuple(row.key for row in self._rows if row.key in self.marks)
 
-    # ---------------------------------------------------------------------------------------------------- mouse
+    # -------------------------------------------------------------------------------------------------- mouse
 
     def on_click(self, event: events.Click) -> None:
         if event.y < TITLE_ROWS:
@@ -199,7 +205,7 @@ class FleetTable(Painter, ScrollView, can_focus=True, inherit_bindings=False):
             if event.chain == 2:
                 self.action_details()
 
-    # -------------------------------------------------------------------------------------------------- drawing
+    # ------------------------------------------------------------------------------------------------ drawing
 
     def _refresh_row(self, index: int) -> None:
         y = index + TITLE_ROWS - self.scroll_offset.y

@@ -1,7 +1,7 @@
 """A bounded list of lines under a title: the events, a log, a page of help. Draws only what is visible.
 
-Lines arrive in batches. While it follows, the newest line is at the bottom; scrolling up stops that, so a line that is
-being read stays where it is, also when old lines fall out at the top.
+Lines arrive in batches. While it follows, the newest line is at the bottom; scrolling up stops that, so a
+line that is being read stays where it is, also when old lines fall out at the top.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         self.wraps = False
         self.needle = ""
 
-    # ------------------------------------------------------------------------------------------------- contents
+    # ----------------------------------------------------------------------------------------------- contents
 
     @property
     def lines(self) -> list[str]:
@@ -123,7 +123,7 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         else:
             self._settle()
 
-    # ------------------------------------------------------------------------------------------------ scrolling
+    # ---------------------------------------------------------------------------------------------- scrolling
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
@@ -170,7 +170,7 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
             self.scroll_to(x=max(self.scroll_x + step, 0), animate=False, force=True)
             event.stop()
 
-    # ------------------------------------------------------------------------------------------------- switches
+    # ----------------------------------------------------------------------------------------------- switches
 
     def action_follow(self) -> None:
         self._set_follow(not self.follows)
@@ -185,7 +185,7 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
     def action_clear(self) -> None:
         self.empty()
 
-    # --------------------------------------------------------------------------------------------------- search
+    # ------------------------------------------------------------------------------------------------- search
 
     def action_search(self) -> None:
         self.post_message(self.SearchAsked(self))
@@ -214,7 +214,7 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
                 return True
         return False
 
-    # -------------------------------------------------------------------------------------------------- drawing
+    # ------------------------------------------------------------------------------------------------ drawing
 
     def _refresh_title(self) -> None:
         self.refresh()
@@ -250,7 +250,7 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         return spread((*left, (rule, Tone.DIM)), right, width)
 
 
-# ---------------------------------------------------------------------------------------------------- pure helpers
+# ----------------------------------------------------------------------------------------------- pure helpers
 
 
 def break_line(line: Line, width: int) -> list[Line]:
@@ -309,7 +309,10 @@ def highlighted(line: Line, needle: str) -> list[Piece]:
         for span in spans:
             start, stop = max(span.start, at), min(span.end, end)
             if start < stop:
-                pieces += [(part[at - offset : start - offset], tone), (part[start - offset : stop - offset], Tone.MATCH)]
+                pieces += [
+                    (part[at - offset : start - offset], tone),
+                    (part[start - offset : stop - offset], Tone.MATCH),
+                ]
                 at = stop
         pieces.append((part[at - offset :], tone))
         offset = end

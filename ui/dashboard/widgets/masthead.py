@@ -1,7 +1,8 @@
-"""The header: whose fleet this is, what it uses of what it may use, and how it serves. Three lines, more for many cards.
+"""The header: whose fleet this is, what it uses of what it may use, and how it serves. Three lines, more for
+many cards.
 
-`masthead` is pure: from the model and a width to lines; the widget only paints them. Every quantity stands in a block,
-blocks stand in columns, and a narrow terminal has narrower bars before it has fewer words.
+`masthead` is pure: from the model and a width to lines; the widget only paints them. Every quantity stands in
+a block, blocks stand in columns, and a narrow terminal has narrower bars before it has fewer words.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def _in_blocks(blocks: Sequence[Line], width: int) -> Line:
     return tuple(pieces)
 
 
-# ------------------------------------------------------------------------------------------------------- first line
+# ------------------------------------------------------------------------------------------------- first line
 
 
 def _identity(inventory: Inventory | None) -> Line:
@@ -126,7 +127,11 @@ def _ready(inventory: Inventory) -> Line:
 
 def _link(model: Model, around: Around) -> Line:
     if model.link is Link.LIVE:
-        if model.inventory is not None and model.inventory.supervisor.state not in ("running", "ready", "serving"):
+        if model.inventory is not None and model.inventory.supervisor.state not in (
+            "running",
+            "ready",
+            "serving",
+        ):
             return ((f"◐ {words.literal(model.inventory.supervisor.state)}", Tone.WARN),)
         return (("● live", Tone.GOOD),)
     if model.link is Link.CONNECTING:
@@ -135,7 +140,7 @@ def _link(model: Model, around: Around) -> Line:
     return ((f"✗ {model.link.value}{since}", Tone.BAD),)
 
 
-# ----------------------------------------------------------------------------------------------------------- blocks
+# ----------------------------------------------------------------------------------------------------- blocks
 
 
 def _bar(share: float, width: int, tone: Tone) -> Line:
@@ -163,7 +168,11 @@ def _cpu(inventory: Inventory, bar: int) -> Line:
 def _memory(inventory: Inventory, bar: int) -> Line:
     used, total = inventory.supervisor.memory_used_bytes, inventory.supervisor.memory_total_bytes
     share = used / total if total else 0.0
-    return (_label("mem"), *_bar(share, bar, _share_tone(share, 0.8, 0.95)), (f" {words.sizes(used, total)}", Tone.TEXT))
+    return (
+        _label("mem"),
+        *_bar(share, bar, _share_tone(share, 0.8, 0.95)),
+        (f" {words.sizes(used, total)}", Tone.TEXT),
+    )
 
 
 def _card(card: DeviceStatus, bar: int) -> Line:
@@ -172,7 +181,12 @@ def _card(card: DeviceStatus, bar: int) -> Line:
     busy = "" if card.utilisation is None else f" {card.utilisation * 100:3.0f}%"
     memory = "" if used is None or not total else f" {words.sizes(used, total)}"
     name = words.clip(words.literal(card.id).replace("cuda:", "gpu ").replace("rocm:", "gpu "), 6)
-    return ((name.ljust(LABEL + 1), Tone.DIM), *_bar(share, bar, Tone.BUSY), (busy, Tone.STRONG), (memory, Tone.TEXT))
+    return (
+        (name.ljust(LABEL + 1), Tone.DIM),
+        *_bar(share, bar, Tone.BUSY),
+        (busy, Tone.STRONG),
+        (memory, Tone.TEXT),
+    )
 
 
 def _cards(cards: Sequence[DeviceStatus], bar: int) -> Line:
@@ -182,12 +196,21 @@ def _cards(cards: Sequence[DeviceStatus], bar: int) -> Line:
     busy = f" {sum(known) / len(known) * 100:.0f}%" if known else ""
     memory = f" {words.sizes(used, total)}" if total else ""
     label = f"{len(cards)} gpu".ljust(LABEL + 1)
-    return ((label, Tone.DIM), *_bar(used / total if total else 0.0, bar, Tone.BUSY), (busy, Tone.STRONG), (memory, Tone.TEXT))
+    return (
+        (label, Tone.DIM),
+        *_bar(used / total if total else 0.0, bar, Tone.BUSY),
+        (busy, Tone.STRONG),
+        (memory, Tone.TEXT),
+    )
 
 
 def _rate(model: Model, block: int) -> Line:
     inventory = model.inventory
-    total = sum(deployment.requests_per_s for deployment in inventory.deployments) if inventory is not None else 0.0
+    total = (
+        sum(deployment.requests_per_s for deployment in inventory.deployments)
+        if inventory is not None
+        else 0.0
+    )
     number: Line = (_label("req/s"), (words.rate(total).ljust(6), Tone.STRONG))
     room = block - width_of(number) - 3
     return (*number, (sparkline(model.history.rates("", max(room, 1)), room), Tone.BUSY))
@@ -209,7 +232,9 @@ def _latency(inventory: Inventory) -> Line:
 
 
 def _totals(inventory: Inventory) -> Line:
-    in_flight = sum(replica.in_flight for deployment in inventory.deployments for replica in deployment.replicas)
+    in_flight = sum(
+        replica.in_flight for deployment in inventory.deployments for replica in deployment.replicas
+    )
     failures = sum(deployment.failures for deployment in inventory.deployments)
     return (
         (f"{in_flight} in flight", Tone.TEXT),

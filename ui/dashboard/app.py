@@ -1,0 +1,320 @@
+"""The dashboard: the app that `stoker top` and `stoker serve` start on a terminal (spec 14).
+
+A client of the control socket and nothing more. Facts come in as messages of a `Source`; handlers put them
+into the `Model`; screens show the model. What acts on the fleet goes out through `perform`, in one place: ask
+first where that is the rule, look again whether the incarnation that was meant is still there, send, tell
+what was answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import locale
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from textual import on
+from textual.app import App
+from textual.filter import LineFilter
+from textual.screen import Screen
+
+from engine.errors import StokerError
+from supervisor.control.messages import Accepted, Stop
+from ui.dashboard import keymap
+from ui.dashboard.desk import FleetScreen, QuitChoice
+from ui.dashboard.keymap import Place
+from ui.dashboard.model import Link, Model
+from ui.dashboard.orders import Order, Orders, Target, orders_for, scale_to, still_there
+from ui.dashboard.paint import AsciiFilter, Tone
+from ui.dashboard.rows import RowKey
+from ui.dashboard.screens.acting import ActingScreen
+from ui.dashboard.screens.confirm import ConfirmScreen
+from ui.dashboard.screens.details import DetailsScreen
+from ui.dashboard.screens.help import HelpScreen
+from ui.dashboard.screens.main import MainScreen
+from ui.dashboard.screens.palette import Choice, PaletteScreen
+from ui.dashboard.screens.quit import QuitScreen
+from ui.dashboard.source import (
+    ControlSource,
+    EventsHappened,
+    InventoryRead,
+    LinesWritten,
+    Source,
+    SupervisorLost,
+)
+from ui.dashboard.theme import DARK, LIGHT
+
+HANGUP_S = 3.0
+"""A terminal that is gone may keep the app from ending by itself; after so long the process ends anyway,
+seconds.
+"""
+
+
+class Dashboard(App[QuitChoice], inherit_bindings=False):
+    """The app over a source. now: the monotonic clock. ascii_only: the terminal is not UTF-8."""
+
+    CSS_PATH = "style.tcss"
+    TITLE = "stoker"
+    BINDINGS = [*keymap.bindings(Place.APP)]
+    ENABLE_COMMAND_PALETTE = False
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        readonly: bool = False,
+        owns_supervisor: bool = False,
+        ascii_only: bool = False,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._source = source
+        self._model = Model()
+        self._readonly = readonly
+        self._owns_supervisor = owns_supervisor
+        self._clock = now
+        self._ascii = [AsciiFilter()] if ascii_only else []
+        self._main = MainScreen(self)
+        for theme in (DARK, LIGHT):
+            self.register_theme(theme)
+        self.theme = DARK.name
+        self.animation_level = "none"
+        if ascii_only:
+            self.add_class("-ascii")
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return [*super().get_line_filters(), *self._ascii]
+
+    def get_default_screen(self) -> Screen[None]:
+        return self._main
+
+    async def on_mount(self) -> None:
+        self._source.start(self.post_message)
+        self.set_interval(1.0, self._tick)
+
+    async def on_unmount(self) -> None:
+        await self._source.stop()
+
+    # --------------------------------------------------------------------------------------- what screens ask
+
+    @property
+    def model(self) -> Model:
+        return self._model
+
+    @property
+    def readonly(self) -> bool:
+        return self._readonly
+
+    @property
+    def owns_supervisor(self) -> bool:
+        return self._owns_supervisor
+
+    def now(self) -> float:
+        return self._clock()
+
+    def read_log(self, of: RowKey | None) -> None:
+        self._source.follow_log(of)
+
+    def tell(self, text: str, tone: Tone) -> None:
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, ActingScreen):
+                screen.tell(text, tone)
+                return
+
+    def redraw(self) -> None:
+        for screen in self.screen_stack:
+            if isinstance(screen, FleetScreen | ConfirmScreen):
+                screen.show_model()
+
+    # ------------------------------------------------------------------------------------------ what happened
+
+    @on(InventoryRead)
+    def _inventory_read(self, message: InventoryRead) -> None:
+        self._model.take_inventory(message.inventory)
+        self.redraw()
+
+    @on(EventsHappened)
+    def _events_happened(self, message: EventsHappened) -> None:
+        if message.afresh:
+            self._model.forget_events()
+        self._model.take_events(*message.mailbox.take())
+        for screen in self.screen_stack:
+            if isinstance(screen, MainScreen | DetailsScreen):
+                screen.show_events(message)
+
+    @on(LinesWritten)
+    def _lines_written(self, message: LinesWritten) -> None:
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, MainScreen | DetailsScreen):
+                screen.add_lines(message)
+                return
+
+    @on(SupervisorLost)
+    def _supervisor_lost(self, message: SupervisorLost) -> None:
+        if self._model.stopping:
+            self.exit(QuitChoice.STOP)
+            return
+        if self._model.link is not Link.LOST:
+            self.tell(message.why, Tone.BAD)
+        self._model.lose(message.why, self.now())
+        self.redraw()
+
+    def _tick(self) -> None:
+        if self._model.link is Link.LOST:
+            self.redraw()
+
+    # ------------------------------------------------------------------------------------ acting on the fleet
+
+    def perform(self, action: str, target: Target) -> None:
+        orders = orders_for(keymap.BY_NAME[action], target, self._model.newest)
+        if orders.problem:
+            self.tell(orders.problem, Tone.WARN)
+        elif orders.asks_first:
+            self.push_screen(
+                ConfirmScreen(orders, self), lambda agreed: self._carry_out(orders) if agreed else None
+            )
+        else:
+            self._carry_out(orders)
+
+    def scale_to(self, deployment: str, replicas: int) -> None:
+        self._carry_out(scale_to(keymap.BY_NAME["scale"], deployment, replicas))
+
+    def _carry_out(self, orders: Orders) -> None:
+        """Send what is still meant. The dialog may have been open while the fleet changed."""
+        kept, gone = still_there(orders, self._model.newest)
+        if gone:
+            self.tell(f"{'; '.join(gone)}: nothing was done", Tone.WARN)
+        if kept.orders:
+            self.run_worker(self._send(kept, gone), exit_on_error=True)
+
+    async def _send(self, orders: Orders, gone: list[str]) -> None:
+        answers = await asyncio.gather(*(self._sent(order) for order in orders.orders))
+        problems = [*gone, *(text for accepted, text in answers if not accepted)]
+        done = [text for accepted, text in answers if accepted]
+        if len(answers) == 1 and not gone:
+            self.tell(answers[0][1], Tone.GOOD if done else Tone.BAD)
+            return
+        counts = f"{orders.action.label}: {len(done)} of {len(answers) + len(gone)} accepted"
+        self.tell("; ".join([counts, *problems]), Tone.BAD if problems else Tone.GOOD)
+
+    async def _sent(self, order: Order) -> tuple[bool, str]:
+        try:
+            answer = await self._source.ask(order.command)
+        except StokerError as error:
+            return False, str(error)
+        return True, answer.text if isinstance(answer, Accepted) else "accepted"
+
+    # ------------------------------------------------------------------------------------------- actions
+
+    def action_help(self) -> None:
+        if not isinstance(self.screen, HelpScreen):
+            self.push_screen(HelpScreen(self._readonly))
+
+    def action_quit_dialog(self) -> None:
+        self.push_screen(QuitScreen(self), self._quit_answered)
+
+    async def action_quit(self) -> None:
+        if self._readonly:
+            self.exit(QuitChoice.DETACH)
+        else:
+            self.action_quit_dialog()
+
+    def _quit_answered(self, choice: QuitChoice | None) -> None:
+        if choice is QuitChoice.DETACH:
+            self.exit(QuitChoice.STOP if self._model.stopping else QuitChoice.DETACH)
+        elif choice is QuitChoice.STOP:
+            self.run_worker(self._stop(), exit_on_error=True)
+
+    async def _stop(self) -> None:
+        """Ask for the stop and go on showing it; the app ends when the supervisor is gone."""
+        now = self._model.stopping
+        try:
+            answer = await self._source.ask(Stop(now=now))
+        except StokerError as error:
+            self.tell(str(error), Tone.BAD)
+            return
+        self._model.stopping = True
+        self.tell(answer.text if isinstance(answer, Accepted) else "stopping", Tone.WARN)
+
+    def action_theme(self) -> None:
+        choices = [Choice(name, name) for name in sorted(self.available_themes)]
+
+        def chosen(name: str | None) -> None:
+            if name is not None:
+                self.theme = name
+
+        self.push_screen(PaletteScreen(choices, "which theme"), chosen)
+
+    def action_suspend(self) -> None:
+        self.action_suspend_process()
+
+    # ------------------------------------------------------------------------------------ ending from outside
+
+    def terminate(self) -> None:
+        """A signal, or a terminal that is gone, ends the dashboard."""
+        self.exit(QuitChoice.TERMINATED)
+
+
+def run_dashboard(control_path: str, *, readonly: bool, owns_supervisor: bool) -> QuitChoice:
+    """Show the supervisor behind `control_path` until somebody leaves, and say how.
+
+    owns_supervisor: the caller has started that supervisor (`stoker serve`). The terminal is restored in
+    every case.
+    """
+    app = Dashboard(
+        ControlSource(control_path),
+        readonly=readonly,
+        owns_supervisor=owns_supervisor,
+        ascii_only=not terminal_is_utf8(),
+    )
+    with _signals_kept():
+        choice = asyncio.run(_run(app))
+    if choice is not None:
+        return choice
+    return QuitChoice.FAILED if app.return_code else QuitChoice.DETACH
+
+
+async def _run(app: Dashboard) -> QuitChoice | None:
+    """The app in a loop of its own, ended in order by the signals that end a process."""
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        watchdog = threading.Timer(HANGUP_S, os._exit, (128 + signal.SIGHUP,))
+        watchdog.daemon = True
+        watchdog.start()
+        app.terminate()
+
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            loop.add_signal_handler(number, end)
+    return await app.run_async()
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Give the caller's handlers back afterwards."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT)
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def terminal_is_utf8() -> bool:
+    """Whether the locale says that the terminal reads UTF-8. Python's own UTF-8 mode says nothing about that."""
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        value = os.environ.get(name)
+        if value:
+            return "utf-8" in value.lower() or "utf8" in value.lower()
+    return locale.getpreferredencoding(False).lower().replace("-", "") == "utf8" and bool(
+        os.environ.get("TERM")
+    )

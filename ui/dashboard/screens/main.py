@@ -1,0 +1,358 @@
+"""The main screen: header, table, events and log, keys. It decides what is shown where, and draws nothing
+itself.
+"""
+
+from __future__ import annotations
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.widgets import Input
+
+from ui.dashboard import keymap, words
+from ui.dashboard.columns import Layout, lay_out
+from ui.dashboard.desk import Desk
+from ui.dashboard.keymap import Needs, Place
+from ui.dashboard.lines import event_line, log_line, missed_line, skipped_line
+from ui.dashboard.orders import Target
+from ui.dashboard.paint import Tone
+from ui.dashboard.rows import Order, RowKey, build_rows
+from ui.dashboard.screens.acting import ActingScreen
+from ui.dashboard.screens.details import DetailsScreen
+from ui.dashboard.screens.scale import ScaleScreen
+from ui.dashboard.source import EventsHappened, LinesWritten
+from ui.dashboard.widgets.bottom_line import BottomLine
+from ui.dashboard.widgets.fleet_table import FleetTable
+from ui.dashboard.widgets.line_view import LineView
+from ui.dashboard.widgets.masthead import Around, Masthead
+
+JUMP_S = 0.6
+"""After the row under the cursor went, a key that acts is not obeyed for so long: it was meant for that row,
+seconds.
+"""
+SIDE_BY_SIDE_FROM = 140
+TALL_FROM = 30
+LOWEST_PANE = 4
+ROW_STEP = 4
+"""The table's height goes in steps of so many rows, so that a replica more does not move everything below it.
+"""
+
+
+class MainScreen(ActingScreen, inherit_bindings=False):
+    """The fleet at a glance."""
+
+    BINDINGS = [*keymap.bindings(Place.MAIN)]
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
+        self._order = Order()
+        self._needle = ""
+        self._searched: LineView | None = None
+        self._log_of: RowKey | None = None
+        self._shows_events = True
+        self._full = False
+
+    def compose(self) -> ComposeResult:
+        yield Masthead(id="masthead")
+        yield FleetTable(self.desk.now, id="fleet")
+        with Horizontal(id="panes"):
+            yield LineView("events", id="events")
+            yield LineView("logs", id="logs")
+        yield BottomLine(id="bottom")
+        yield Input(id="needle", compact=True, select_on_focus=False)
+
+    def on_mount(self) -> None:
+        self._needle_field.display = False
+        self._logs.display = False
+        self.table.focus()
+        self.show_model()
+
+    @property
+    def table(self) -> FleetTable:
+        return self.query_one("#fleet", FleetTable)
+
+    @property
+    def _events(self) -> LineView:
+        return self.query_one("#events", LineView)
+
+    @property
+    def _logs(self) -> LineView:
+        return self.query_one("#logs", LineView)
+
+    @property
+    def _needle_field(self) -> Input:
+        return self.query_one("#needle", Input)
+
+    # ------------------------------------------------------------------------------------------------ drawing
+
+    def show_model(self) -> None:
+        if not self.is_mounted:
+            return
+        model = self.desk.model
+        layout = self._layout_of_columns()
+        self.table.show(
+            build_rows(model.inventory, layout, model.history, self._needle, self._order), layout, self._order
+        )
+        self._show_head()
+        self._show_keys()
+        self._share_height()
+
+    def _layout_of_columns(self) -> Layout:
+        table = self.table
+        return lay_out(self.desk.model.inventory, table.scrollable_content_region.width or self.size.width)
+
+    def _show_head(self) -> None:
+        model = self.desk.model
+        lost_for = self.desk.now() - model.lost_at if model.lost_at is not None else 0.0
+        around = Around(self.desk.readonly, self._needle, len(self.table.marks), lost_for)
+        head = self.query_one(Masthead)
+        head.styles.height = head.show(model, around, self.size.width, self.size.height >= TALL_FROM)
+
+    def _show_keys(self) -> None:
+        in_lines = isinstance(self.focused, LineView)
+        places = (Place.LOGS, Place.APP) if in_lines else (Place.TABLE, Place.MAIN, Place.APP)
+        offered = keymap.footer(places, self.desk.readonly)
+        cursor = self.table.cursor
+        on_replica = (cursor is not None and cursor.is_replica) or bool(self.table.marks)
+        idle = {action.name for action in offered if action.needs is Needs.REPLICA and not on_replica}
+        self.query_one(BottomLine).offer(offered, frozenset(idle))
+
+    def _share_height(self) -> None:
+        """Give the table what its rows need, in steps, and the panes the rest."""
+        panes = self.query_one("#panes")
+        table = self.table
+        panes.display = self._shows_events or self._log_of is not None
+        side_by_side = self.size.width >= SIDE_BY_SIDE_FROM
+        self._logs.display = self._log_of is not None
+        self._events.display = (
+            self._shows_events and not self._full and (side_by_side or self._log_of is None)
+        )
+        self.query_one(Masthead).display = not self._full
+        table.display = not self._full
+        if self._full:
+            panes.styles.height = "1fr"
+            return
+        head = (
+            int(self.query_one(Masthead).styles.height.value) if self.query_one(Masthead).styles.height else 3
+        )
+        room = max(self.size.height - head - 1, 0)
+        share = room // 2 if self._log_of is not None else min(LOWEST_PANE, room // 3)
+        wanted = -(-(len(table.rows) + 1) // ROW_STEP) * ROW_STEP
+        table.styles.height = min(wanted, room - share) if panes.display else "1fr"
+        panes.styles.height = "1fr"
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.show_model()
+        self.call_after_refresh(self.show_model)
+
+    def on_descendant_focus(self) -> None:
+        self._show_keys()
+
+    @on(FleetTable.CursorMoved)
+    def _cursor_moved(self) -> None:
+        self._show_keys()
+        self._show_head()
+
+    # ------------------------------------------------------------------------------------------------- news
+
+    def show_events(self, message: EventsHappened) -> None:
+        """New events, which the model has already."""
+        model = self.desk.model
+        self._events.empty()
+        lines = [event_line(event) for event in model.events]
+        self._events.append([missed_line(model.missed_events), *lines] if model.missed_events else lines)
+
+    def add_lines(self, message: LinesWritten) -> None:
+        """New log lines, if they are still of the log that is open."""
+        lines, skipped = message.mailbox.take()
+        if self._log_of is None or message.of.slot != self._log_of.slot:
+            return
+        several = not message.of.is_replica
+        drawn = [log_line(line, several) for line in lines]
+        self._logs.append([skipped_line(skipped), *drawn] if skipped else drawn)
+
+    # ------------------------------------------------------------------------------------------------- target
+
+    def target(self) -> Target | None:
+        since = self.desk.now() - self.table.jumped_at
+        if since < JUMP_S:
+            self.tell("the row under the cursor has just gone: nothing was done", Tone.WARN)
+            return None
+        if marked := self.table.marked:
+            return Target(marked, marked=True)
+        return Target((self.table.cursor,)) if self.table.cursor is not None else Target()
+
+    async def run_named(self, name: str, target: Target | None) -> None:
+        action = keymap.BY_NAME[name]
+        if name == "scale" and target is not None:
+            self._ask_scale(target)
+        elif Place.TABLE in action.places:
+            await self.table.run_action(name)
+        elif Place.APP in action.places:
+            await self.app.run_action(name)
+        else:
+            await self.run_action(name)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys that act are not there in a read-only dashboard, nor while the cursor of the table is not in
+        use.
+        """
+        known = keymap.BY_NAME.get(action)
+        if known is None or not known.acts:
+            return True
+        return not self.desk.readonly and not isinstance(self.focused, LineView)
+
+    # ------------------------------------------------------------------------------------------------ actions
+
+    def action_more(self) -> None:
+        self.act("more")
+
+    def action_fewer(self) -> None:
+        self.act("fewer")
+
+    def action_scale(self) -> None:
+        if (target := self.target()) is not None:
+            self._ask_scale(target)
+
+    def _ask_scale(self, target: Target) -> None:
+        status = self.desk.model.deployment(target.deployment)
+        if status is None:
+            self.tell("nothing is under the cursor", Tone.WARN)
+            return
+
+        def answered(number: int | None) -> None:
+            if number is not None:
+                self.desk.scale_to(status.name, number)
+
+        self.app.push_screen(ScaleScreen(status), answered)
+
+    def action_sort(self, column: str) -> None:
+        self._order = self._order.by(column)
+        self.show_model()
+
+    @on(FleetTable.TitleClicked)
+    def _title_clicked(self, message: FleetTable.TitleClicked) -> None:
+        self.action_sort(message.column)
+
+    @on(FleetTable.Opened)
+    def _opened(self, message: FleetTable.Opened) -> None:
+        self.app.push_screen(DetailsScreen(self.desk, message.key))
+
+    def action_events(self) -> None:
+        self._shows_events = not self._shows_events
+        if not self._shows_events and self.focused is self._events:
+            self.table.focus()
+        self._share_height()
+
+    def action_next_pane(self) -> None:
+        views = [view for view in (self.table, self._events, self._logs) if view.display]
+        at = views.index(self.focused) if self.focused in views else -1
+        views[(at + 1) % len(views)].focus()
+
+    def action_back(self) -> None:
+        """One step back: full screen, log, filter, marks, in this order."""
+        self.query_one(BottomLine).hush()
+        if self._full:
+            self._set_full(False)
+        elif isinstance(self.focused, LineView) and self.focused.needle:
+            self.focused.find("")
+        elif self._log_of is not None:
+            self._close_log()
+        elif self._needle:
+            self._set_needle("")
+        elif self.table.marks:
+            self.table.set_marks(())
+        self.table.focus() if not self._full else None
+
+    # ------------------------------------------------------------------------------------------------- logs
+
+    def action_logs(self) -> None:
+        """Open the log of what is under the cursor; asked for the one that is open, close it."""
+        key = self.table.cursor
+        if self._log_of is not None and (
+            isinstance(self.focused, LineView) or key is None or key.slot == self._log_of.slot
+        ):
+            self._close_log()
+        elif key is not None:
+            self._open_log(key)
+
+    def _open_log(self, key: RowKey) -> None:
+        self._log_of = key
+        self._logs.empty()
+        self._logs.find("")
+        self._logs.action_last()
+        self._logs.set_title(f"log of {words.literal(key.replica or key.deployment)}")
+        self.desk.read_log(key)
+        self._share_height()
+        self._logs.focus()
+
+    def _close_log(self) -> None:
+        self._log_of = None
+        self._full = False
+        self.desk.read_log(None)
+        self._share_height()
+        self.table.focus()
+
+    def resume_log(self) -> None:
+        """Another screen read another log meanwhile."""
+        if self._log_of is not None:
+            self._logs.empty()
+            self.desk.read_log(self._log_of)
+
+    @on(LineView.FullAsked)
+    def _full_asked(self) -> None:
+        self._set_full(not self._full)
+
+    def _set_full(self, on: bool) -> None:
+        if isinstance(self.focused, LineView) and self.focused is self._events:
+            return
+        self._full = on
+        self._share_height()
+
+    # ----------------------------------------------------------------------------------------- filter, search
+
+    def action_filter(self) -> None:
+        self._searched = None
+        self._ask_needle(self._needle)
+
+    @on(LineView.SearchAsked)
+    def _search_asked(self, message: LineView.SearchAsked) -> None:
+        self._searched = message.view
+        self._ask_needle(message.view.needle)
+
+    def _ask_needle(self, present: str) -> None:
+        field = self._needle_field
+        field.placeholder = "filter the rows" if self._searched is None else "search the lines"
+        field.value = present
+        field.display = True
+        self.query_one(BottomLine).display = False
+        field.focus()
+
+    def _close_needle(self) -> None:
+        self._needle_field.display = False
+        self.query_one(BottomLine).display = True
+        (self._searched or self.table).focus()
+
+    def _set_needle(self, needle: str) -> None:
+        self._needle = needle
+        self.show_model()
+
+    @on(Input.Changed, "#needle")
+    def _needle_changed(self, event: Input.Changed) -> None:
+        if self._searched is None:
+            self._set_needle(event.value)
+        else:
+            self._searched.find(event.value)
+
+    @on(Input.Submitted, "#needle")
+    def _needle_given(self) -> None:
+        self._close_needle()
+
+    def on_key(self, event: events.Key) -> None:
+        if event.key == "escape" and self.focused is self._needle_field:
+            event.stop()
+            event.prevent_default()
+            self._needle_field.value = ""
+            if self._searched is None:
+                self._set_needle("")
+            self._close_needle()
