@@ -169,6 +169,14 @@ class Exchanges:
         _close(exchange)
         exchange.sink.end()
 
+    def on_broken(self, target: Target, number: int, reason: str) -> None:
+        """One exchange went wrong on the way (a connection broke): tried once more elsewhere if nothing of it was sent."""
+        exchange = target.open.get(number)
+        if exchange is None:
+            self.late_answers += 1
+            return
+        self._lose(exchange, reason)
+
     def on_lost(self, target: Target, reason: str) -> None:
         """A replica died or went away: what it had is tried once more elsewhere, where nothing of it was sent yet."""
         target.member.in_rotation = False

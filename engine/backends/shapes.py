@@ -4,8 +4,8 @@ Every backend reads bodies and writes answers here, so that two backends cannot 
 Light on purpose (msgspec and the standard library): the stub uses it, too.
 
 Reading: `parse_*` take the bytes as the caller sent them and return a checked structure. Whatever is wrong
-with a body becomes a `RequestError` with status 400 and the field at fault in `param`, never another exception.
-A field that would change the answer and that Stoker does not have (`logprobs`, `tools`, `n` > 1) is refused by
+with a body becomes a `RequestError` with status 400 and the field at fault in `param`, never another error. A
+field that would change the answer and that Stoker does not have (`logprobs`, `tools`, `n` > 1) is refused by
 name; one that would not change it (anything unknown) is ignored, as OpenAI-compatible servers do. Of a
 repeated key the last wins.
 
@@ -642,7 +642,7 @@ class _Generated(msgspec.Struct):
 
 
 class _WriterBase:
-    """What both writers share. `include_usage`: every event has `usage`, null but in the last, as at OpenAI."""
+    """What both writers share. `include_usage`: every event has `usage`, null except in the last."""
 
     prefix: ClassVar[str]
     whole_object: ClassVar[str]

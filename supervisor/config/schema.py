@@ -300,6 +300,7 @@ class StubOptions(Section, frozen=True, kw_only=True):
     tokens: Annotated[NotNegative, _about("Tokens of a generated answer.")] = 16
     token_ms: Annotated[Duration, _about("Time between two tokens.")] = 10.0
     dim: Annotated[Positive, _about("Dimensions of an embedding.")] = 8
+    load_ms: Annotated[Duration, _about("Time that loading takes.")] = 0.0
     faults: Annotated[Faults, _about("What every replica does wrong on purpose from its start.")] = Faults()
 
 

@@ -8,6 +8,7 @@ check is what makes anchors, merge keys and odd layouts safe: where an edit cann
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -28,7 +29,7 @@ SHORTHAND = ("device", "endpoint", "model")
 """Keys that place a single replica on the deployment itself; `replicas` takes their place."""
 
 _PLACED = frozenset({"replicas", *SHORTHAND})
-_SOURCE = "the edited document"
+_SOURCE = "the config"
 _NEWLINE = re.compile(r"\r\n|\n|\r")
 _PLAIN = re.compile(r"[A-Za-z_./~]([A-Za-z0-9_./~:@+-]*[A-Za-z0-9_./~@+-])?")
 _TRUTHS_OF_YAML_1_1 = frozenset({"y", "n", "yes", "no", "on", "off"})
@@ -101,6 +102,7 @@ def save(path: Path, text: str) -> None:
     """Put the text in the file's place at once, or not at all; a symbolic link stays one. Raises NotSaved.
 
     Written aside in the same folder, synced, renamed, the folder synced. The file keeps its mode and owner.
+    Edit what the file holds now, not what was read long ago, or what its user saved since is overwritten.
     """
     target = Path(os.path.realpath(path))
     aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}.new")
@@ -109,10 +111,12 @@ def save(path: Path, text: str) -> None:
             raise PermissionError(errno.EACCES, "it is read-only")
         _write_aside(aside, target, text.encode("utf-8"))
         os.replace(aside, target)
-        _sync_folder(target.parent)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            aside.unlink()
         raise NotSaved(f"{path} was not saved: {error.strerror or error}") from error
+    with contextlib.suppress(OSError):  # the text is in place; a folder that cannot be synced changes nothing
+        _sync_folder(target.parent)
 
 
 def _write_aside(aside: Path, target: Path, data: bytes) -> None:
@@ -142,12 +146,10 @@ def _sync_folder(folder: Path) -> None:
 
 def _word(text: str) -> str:
     """The text as a YAML word: plain where every reader takes it for text, else quoted."""
-    plain = _PLAIN.fullmatch(text) and text.lower() not in _TRUTHS_OF_YAML_1_1
-    return (
-        text
-        if plain and isinstance(plain_value(Node("scalar", 1, 0, 0, text, plain=True)), str)
-        else _quoted(text)
-    )
+    if not _PLAIN.fullmatch(text) or text.lower() in _TRUTHS_OF_YAML_1_1:
+        return _quoted(text)
+    read_back = plain_value(Node("scalar", 1, 0, 0, text, plain=True))
+    return text if isinstance(read_back, str) else _quoted(text)
 
 
 def _quoted(text: str) -> str:
@@ -478,11 +480,9 @@ def _outline(node: Node | None, edited: Node, touched: frozenset[str]) -> Any:
     if node.kind == "scalar":
         return node.plain, node.text
     if node.kind == "sequence":
-        return [_outline(child, edited, touched) for child in node.children]
-    return {
-        "pairs": [
-            (_outline(key, edited, touched), _outline(value, edited, touched))
-            for key, value in node.pairs
-            if node is not edited or key.real.text not in touched
-        ]
-    }
+        return "sequence", [_outline(child, edited, touched) for child in node.children]
+    return "mapping", [
+        (_outline(key, edited, touched), _outline(value, edited, touched))
+        for key, value in node.pairs
+        if node is not edited or key.real.text not in touched
+    ]

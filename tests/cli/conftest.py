@@ -1,4 +1,6 @@
-"""Fixtures: a runtime folder of the test's own, and the command line run in this process or in one of its own."""
+"""Fixtures: a runtime folder of the test's own, and the command line run in this process or in one of its
+own.
+"""
 
 from __future__ import annotations
 

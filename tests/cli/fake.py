@@ -1,7 +1,8 @@
-"""A supervisor made of data: holds the lock of a name, answers the control socket as it was told, notes what was asked.
+"""A supervisor made of data: holds the lock of a name, answers the control socket as it was told, notes what
+was asked.
 
-It speaks the real wire through the real messages, so a client cannot tell the difference; what it answers is set by the
-test, before or while a command runs.
+It speaks the real wire through the real messages, so a client cannot tell the difference; what it answers is
+set by the test, before or while a command runs.
 """
 
 from __future__ import annotations
@@ -99,6 +100,10 @@ class FakeSupervisor:
         """A notice to every subscriber."""
         with self._lock:
             self._notices.append(notice)
+
+    def leave(self) -> None:
+        """Close the socket and let go of the lock."""
+        self._stop.set()
 
     def wait_for(self, kind: type[AnyCommand], times: int = 1) -> None:
         """Return when that kind of command was asked so many times."""

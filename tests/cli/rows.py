@@ -81,7 +81,10 @@ def inventory(*deployments: DeploymentStatus, **fields: Any) -> Inventory:
         "last_event": 0,
     }
     return Inventory(
-        deployments=list(deployments), supervisor=SupervisorStatus(**(values | fields)), devices=[], warnings=[]
+        deployments=list(deployments),
+        supervisor=SupervisorStatus(**(values | fields)),
+        devices=[],
+        warnings=[],
     )
 
 

@@ -19,10 +19,16 @@ _SEQUENCES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 class Terminal:
-    """Use as a context manager; the process is ended with it. `raw`: every byte so far, `text`: without sequences."""
+    """Use as a context manager; the process is ended with it. `raw`: every byte so far, `text`: without
+    sequences.
+    """
 
     def __init__(
-        self, words: Sequence[str], columns: int = 80, lines: int = 24, environ: Mapping[str, str] = os.environ
+        self,
+        words: Sequence[str],
+        columns: int = 80,
+        lines: int = 24,
+        environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))

@@ -18,7 +18,9 @@ from tests.cli.terminal import Terminal
 FLEET = inventory(
     deployment(
         replica("primary/0", in_flight=3),
-        replica("primary/1", "draining", in_flight=2, in_state_s=18.0, drain_left_s=12.0, reason="drained by hand"),
+        replica(
+            "primary/1", "draining", in_flight=2, in_state_s=18.0, drain_left_s=12.0, reason="drained by hand"
+        ),
         replica("primary/2", "failed", pid=None, reason="SIGKILL; [bold]not markup[/]"),
         replica("primary/3", "ejected", ejected_s=9.0),
         desired=4,
@@ -38,7 +40,15 @@ def test_a_pipe_gets_one_aligned_line_a_row(root: Path, stoker: Stoker) -> None:
     assert lines[3].endswith("drained by hand; 2 left, 18s of 30s")
     assert lines[4].endswith("SIGKILL; [bold]not markup[/]")
     assert lines[5].endswith("back in 9.0s")
-    assert len({line.index(word) for line, word in zip(lines[1:], ("degraded", "ready", "draining"), strict=False)}) == 1
+    assert (
+        len(
+            {
+                line.index(word)
+                for line, word in zip(lines[1:], ("degraded", "ready", "draining"), strict=False)
+            }
+        )
+        == 1
+    )
 
 
 def test_json_is_exactly_the_inventory(root: Path, stoker: Stoker) -> None:

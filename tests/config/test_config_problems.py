@@ -297,8 +297,12 @@ def test_any_text_is_a_config_or_a_config_error(text: str) -> None:
         parse_config(text, "x")
 
 
-_WORDS = st.sampled_from(["- ", ": ", "\n", "\n  ", "\n    ", ", "]) | st.sampled_from(
-    ["global", "model_catalog", "deployments", "artifact", "stub", "replicas", "device", "cpu", "stoker", "listen", "engine_args", "null", "1", "true", ".nan", "&a", "*a", "<<:", "#", "'", '"', "{", "}", "[", "]"]
+_WORDS = st.one_of(
+    st.sampled_from(
+        ["global", "model_catalog", "deployments", "artifact", "stub", "replicas", "device", "cpu"]
+    ),
+    st.sampled_from(["- ", ": ", "\n", "\n  ", "\n    ", ", ", "null", "true", ".nan", "&a ", "*a", "<<: "]),
+    st.sampled_from("#'\"{}[]1~"),
 )
 
 

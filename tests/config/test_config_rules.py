@@ -356,20 +356,10 @@ def test_the_stub_stands_in_for_any_artifact() -> None:
 
 
 def test_stub_options_have_types_ranges_and_defaults() -> None:
-    assert read("artifact: stub").engine_args.options == {
-        "dim": 8,
-        "faults": {},
-        "latency_ms": 0.0,
-        "token_ms": 10.0,
-        "tokens": 16,
-    }
-    assert read("artifact: stub\nengine_args: {latency_ms: 2, faults: {hang: true}}").engine_args.options == {
-        "dim": 8,
-        "faults": {"hang": True},
-        "latency_ms": 2.0,
-        "token_ms": 10.0,
-        "tokens": 16,
-    }
+    defaults = {"dim": 8, "faults": {}, "latency_ms": 0.0, "load_ms": 0.0, "token_ms": 10.0, "tokens": 16}
+    assert read("artifact: stub").engine_args.options == defaults
+    options = read("artifact: stub\nengine_args: {latency_ms: 2, faults: {hang: true}}").engine_args.options
+    assert options == {**defaults, "latency_ms": 2.0, "faults": {"hang": True}}
 
 
 @pytest.mark.parametrize(

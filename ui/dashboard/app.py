@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import locale
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
 
 from textual import on
 from textual.app import App
+from textual.binding import BindingType
 from textual.filter import LineFilter
 from textual.screen import Screen
 
@@ -59,7 +60,7 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
 
     CSS_PATH = "style.tcss"
     TITLE = "stoker"
-    BINDINGS = [*keymap.bindings(Place.APP)]
+    BINDINGS: ClassVar[list[BindingType]] = [*keymap.bindings(Place.APP)]
     ENABLE_COMMAND_PALETTE = False
 
     def __init__(
@@ -310,11 +311,9 @@ def _signals_kept() -> Iterator[None]:
 
 
 def terminal_is_utf8() -> bool:
-    """Whether the locale says that the terminal reads UTF-8. Python's own UTF-8 mode says nothing about that."""
+    """Whether the locale says that the terminal reads UTF-8, in the order in which it is looked up."""
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
         value = os.environ.get(name)
         if value:
             return "utf-8" in value.lower() or "utf8" in value.lower()
-    return locale.getpreferredencoding(False).lower().replace("-", "") == "utf8" and bool(
-        os.environ.get("TERM")
-    )
+    return False

@@ -242,8 +242,8 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         "gpu_memory", "GPU MEM", 8, 10,
-        lambda r, h: (words.size(r.gpu_bytes) if r.gpu_bytes else "", Tone.TEXT),
-        lambda d, h: (words.size(total) if (total := sum(r.gpu_bytes for r in d.replicas)) else "", Tone.STRONG),
+        lambda r, h: (words.size(r.gpu_bytes or None), Tone.TEXT),
+        lambda d, h: (words.size(sum(r.gpu_bytes for r in d.replicas) or None), Tone.STRONG),
         "memory on its card",
     ),
     Column(

@@ -18,7 +18,7 @@ from ui.dashboard.columns import COLUMNS
 
 
 class Place(enum.Enum):
-    """Where a key works; a focused widget's keys come before those of its screen, and its before the app's."""
+    """Where a key works. A focused widget's keys come before its screen's, those before the app's."""
 
     TABLE = "fleet"
     MAIN = "main screen"
@@ -84,6 +84,8 @@ _LISTS = frozenset({Place.TABLE, Place.LOGS})
 _LOGS = frozenset({Place.LOGS})
 _APP = frozenset({Place.APP})
 
+_ROW, _ONE = Needs.ROW, Needs.REPLICA
+_MANY, _ALWAYS = Confirm.MANY, Confirm.ALWAYS
 _SEE, _MOVE, _REPLICA, _DEPLOYMENT = Group.SEE, Group.MOVE, Group.REPLICA, Group.DEPLOYMENT
 
 # fmt: off
@@ -92,25 +94,25 @@ ACTIONS: tuple[Action, ...] = (
            help="This page."),
     Action("quit", ("q", "ctrl+c", "ctrl+q"), "q", "quit", Group.LEAVE, _APP, rank=2,
            help="Leave: detach, or stop everything. Asks."),
-    Action("details", ("enter",), "↵", "details", _SEE, _TABLE, needs=Needs.ROW, rank=3,
+    Action("details", ("enter",), "↵", "details", _SEE, _TABLE, needs=_ROW, rank=3,
            help="Everything about the row under the cursor."),
-    Action("logs", ("l",), "l", "logs", _SEE, _MAIN, needs=Needs.ROW, rank=4,
+    Action("logs", ("l",), "l", "logs", _SEE, _MAIN, needs=_ROW, rank=4,
            help="What the replica under the cursor writes; again to close."),
-    Action("drain", ("d",), "d", "drain", _REPLICA, _SCREENS, acts=True, needs=Needs.REPLICA, confirm=Confirm.MANY, rank=5,
+    Action("drain", ("d",), "d", "drain", _REPLICA, _SCREENS, acts=True, needs=_ONE, confirm=_MANY, rank=5,
            help="Out of rotation, finish what is in flight, then leave. It stays out until restarted."),
-    Action("restart", ("r",), "r", "restart", _REPLICA, _SCREENS, acts=True, needs=Needs.ROW, confirm=Confirm.MANY, rank=6,
-           help="Drain, then start the next incarnation. On a deployment: one replica at a time."),
-    Action("eject", ("x",), "x", "eject", _REPLICA, _SCREENS, acts=True, needs=Needs.REPLICA, confirm=Confirm.MANY, rank=9,
+    Action("restart", ("r",), "r", "restart", _REPLICA, _SCREENS, acts=True, needs=_ROW, confirm=_MANY,
+           rank=6, help="Drain, then start the next incarnation. On a deployment: one replica at a time."),
+    Action("eject", ("x",), "x", "eject", _REPLICA, _SCREENS, acts=True, needs=_ONE, confirm=_MANY, rank=9,
            help="Out of rotation for a while; readmit it if it is out."),
-    Action("kill", ("K",), "K", "kill", _REPLICA, _SCREENS, acts=True, needs=Needs.REPLICA, confirm=Confirm.ALWAYS, rank=10,
+    Action("kill", ("K",), "K", "kill", _REPLICA, _SCREENS, acts=True, needs=_ONE, confirm=_ALWAYS, rank=10,
            help="SIGKILL now: what is in flight is lost. Asks."),
-    Action("mark", ("space",), "␣", "mark", _REPLICA, _TABLE, needs=Needs.ROW, rank=13,
+    Action("mark", ("space",), "␣", "mark", _REPLICA, _TABLE, needs=_ROW, rank=13,
            help="Mark or unmark; on a deployment, all its replicas."),
-    Action("more", ("plus",), "+", "one more", _DEPLOYMENT, _MAIN, acts=True, needs=Needs.ROW, rank=7,
+    Action("more", ("plus",), "+", "one more", _DEPLOYMENT, _MAIN, acts=True, needs=_ROW, rank=7,
            help="One more replica of this deployment."),
-    Action("fewer", ("minus",), "-", "one less", _DEPLOYMENT, _MAIN, acts=True, needs=Needs.ROW, rank=8,
+    Action("fewer", ("minus",), "-", "one less", _DEPLOYMENT, _MAIN, acts=True, needs=_ROW, rank=8,
            help="One replica less: the one that costs least to lose is drained."),
-    Action("scale", ("s", "f2"), "s", "scale", _DEPLOYMENT, _MAIN, acts=True, needs=Needs.ROW, rank=11,
+    Action("scale", ("s", "f2"), "s", "scale", _DEPLOYMENT, _MAIN, acts=True, needs=_ROW, rank=11,
            help="Ask for a number of replicas."),
     Action("filter", ("slash",), "/", "filter", _SEE, _MAIN, rank=12,
            help="Show only what matches every word; Enter keeps it, Esc clears it."),

@@ -1,4 +1,4 @@
-"""Events and log lines as lines of pieces. Pure. What a replica wrote is literal here, whatever it contains."""
+"""Events and log lines as lines of pieces. Pure. What a replica wrote is literal, whatever it contains."""
 
 from __future__ import annotations
 

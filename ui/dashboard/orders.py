@@ -75,7 +75,7 @@ class Orders:
 
 
 def orders_for(action: Action, target: Target, inventory: Inventory | None) -> Orders:
-    """What `action` means for `target`. Deployments count where the action takes them, else only replicas do."""
+    """What `action` means for `target`: its replicas, and its deployments where the action takes them."""
     if not target.keys:
         return Orders(action, problem="nothing is under the cursor")
     if action.needs is Needs.REPLICA and not target.replicas:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
@@ -48,7 +49,7 @@ GROUP = "tone--group"
 class Painter(Widget):
     """A widget that draws lines of toned pieces. Its styles follow the theme and are looked up once."""
 
-    COMPONENT_CLASSES = frozenset({f"tone--{tone.value}" for tone in Tone} | {CURSOR, GROUP})
+    COMPONENT_CLASSES: ClassVar[set[str]] = set({f"tone--{tone.value}" for tone in Tone} | {CURSOR, GROUP})
     ALLOW_SELECT = False
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:

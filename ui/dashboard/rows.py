@@ -67,7 +67,7 @@ def build_rows(
     needle: str = "",
     order: Order | None = None,
 ) -> list[Row]:
-    """The rows to show. A deployment is there if it, or one of its replicas, matches every word of `needle`."""
+    """The rows to show: deployments that match every word of `needle`, or have a replica that does."""
     order = order or Order()
     rows: list[Row] = []
     parts = needle.casefold().split()

@@ -33,7 +33,6 @@ from supervisor.control.messages import (
     LogLine,
     LogNotice,
     Missed,
-    Ping,
     Status,
     Subscribe,
     Subscribed,
@@ -49,8 +48,8 @@ RETRY_S = 0.5
 """Between two attempts to reach a supervisor, seconds."""
 GATHER_S = 0.05
 """What arrives within this time goes to the screen together, seconds."""
-PING_S = 10.0
-"""A log subscription says that it is still there this often; the supervisor forgets after 30 s, seconds."""
+QUIET_S = 5.0
+"""A log that says nothing for so long may be subscribed with a supervisor that is gone: look, seconds."""
 PENDING_LINES = 2000
 PENDING_EVENTS = 1000
 FIRST_LINES = 1000
@@ -262,33 +261,34 @@ class ControlSource:
         """A connection of its own for the lines of one log: it ends the subscription by going."""
         mailbox: Mailbox[LogLine] = Mailbox(PENDING_LINES)
         seam: LogLine | None = None
+        replica = of.replica or None
         while True:
             with contextlib.suppress(StokerError):  # the status poll says that the supervisor is lost
                 async with _connected(self._path) as client:
-                    replica = of.replica or None
+                    pid = (await _status(client)).supervisor.pid
                     await client.ask(Subscribe(events=False, logs=True, replica=replica), STATUS_ANSWER_S)
                     past = await client.ask(GetLogs(replica=replica, lines=FIRST_LINES), STATUS_ANSWER_S)
                     lines = past.lines if isinstance(past, Lines) else []
                     seam = self._post_lines(mailbox, of, _after(lines, seam), 0) or seam
-                    await self._pass_on_lines(client, mailbox, of, seam)
+                    while (await _status(client)).supervisor.pid == pid:
+                        seam = await self._pass_on_lines(client, mailbox, of, seam)
             await asyncio.sleep(self._retry_s)
 
     async def _pass_on_lines(
         self, client: AsyncControlClient, mailbox: Mailbox[LogLine], of: RowKey, seam: LogLine | None
-    ) -> None:
-        """The stream, from the line after the seam: the history and the stream may share lines."""
+    ) -> LogLine | None:
+        """The stream until it is quiet for a while. It may repeat lines of the past: the seam was the last."""
+        fresh = False
         while True:
             try:
-                notices = await asyncio.wait_for(_gathered(client), PING_S)
+                notices = await asyncio.wait_for(_gathered(client), QUIET_S)
             except TimeoutError:
-                await client.ask(Ping(), STATUS_ANSWER_S)
-                continue
+                return seam
             lines = [line for notice in notices if isinstance(notice, LogNotice) for line in notice.lines]
             skipped = sum(notice.skipped for notice in notices if isinstance(notice, LogNotice))
-            if seam is not None:
-                lines = [line for line in lines if line.time > seam.time]
-                seam = None if lines else seam
-            self._post_lines(mailbox, of, lines, skipped)
+            lines = lines if fresh else _after(lines, seam)
+            fresh = fresh or bool(lines)
+            seam = self._post_lines(mailbox, of, lines, skipped) or seam
 
     def _post_lines(
         self, mailbox: Mailbox[LogLine], of: RowKey, lines: list[LogLine], skipped: int
@@ -313,7 +313,7 @@ def _after(lines: list[LogLine], seam: LogLine | None) -> list[LogLine]:
 async def _status(client: AsyncControlClient) -> Inventory:
     answer = await client.ask(GetStatus(), STATUS_ANSWER_S)
     if not isinstance(answer, Status):
-        raise NoAnswer(f"expected a status, found {type(answer).__name__}: is it another version of stoker?")
+        raise NoAnswer(f"expected a status, found {type(answer).__name__}: is it another version?")
     return answer.inventory
 
 
@@ -328,7 +328,7 @@ async def _gathered(client: AsyncControlClient) -> list[FromSupervisor]:
 
 @contextlib.asynccontextmanager
 async def _connected(path: str) -> AsyncIterator[AsyncControlClient]:
-    """A client of the socket, given back at the end. A frozen supervisor's socket is probed outside the loop."""
+    """A client of the socket, given back at the end. The first probe may block, so it is not in the loop."""
     await asyncio.to_thread(check_listening, path)
     client = AsyncControlClient(path)
     try:

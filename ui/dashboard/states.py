@@ -95,7 +95,7 @@ def deployment_look(state: str) -> Look:
 
 
 def goes_on(replica: ReplicaStatus) -> str:
-    """What goes on with a replica, in one phrase: who waits for what, and for how long. Not yet made literal."""
+    """What goes on with a replica: who waits for what, and for how long. Not yet made literal."""
     state = shown_state(replica)
     since = words.duration(replica.in_state_s)
     because = f": {replica.reason}" if replica.reason else ""
@@ -114,7 +114,7 @@ def goes_on(replica: ReplicaStatus) -> str:
             if replica.restart_in_s > 0
             else "restarting"
         )
-        return f"{when}: {why}" if why else when
+        return f"restarting{when}: {why}" if why else f"restarting{when}"
     if state in COMING_UP or state == "stopping":
         return f"{state} {since}{because}"
     if state == "unresponsive":

@@ -1,4 +1,4 @@
-"""The dashboard's own colours, dark and light. Every other theme of Textual can be chosen from the palette."""
+"""The dashboard's own colours, dark and light. Textual's other themes can be chosen from the palette."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ _LITERAL = _Literal()
 
 
 def literal(text: str) -> str:
-    """`text` with everything that a terminal would obey, or that cannot be seen, turned into visible escapes."""
+    """`text` with all that a terminal would obey, or that cannot be seen, turned into visible escapes."""
     if text.isascii() and text.isprintable():
         return text
     return text.translate(_LITERAL)

@@ -25,11 +25,12 @@ def drain(where: Where, replica: str, wait: bool, timeout: float) -> None:
     cut, and the number is said. It stays out until it is restarted.
     """
     with where.connect() as client:
-        row = find_replica(inventory_of(client), replica)
-        accepted = order(client, DrainReplica(replica=replica, incarnation=row.incarnation))
+        before = inventory_of(client)
+        row = find_replica(before, replica)
+        order(client, DrainReplica(replica=replica, incarnation=row.incarnation))
         if wait:
             words = wait_until(client, drained(replica, row.incarnation), timeout)
-            say(_how_it_ended(client, replica, row.incarnation, accepted.event) or words)
+            say(_how_it_ended(client, replica, row.incarnation, before.supervisor.last_event) or words)
 
 
 def _how_it_ended(client: ControlClient, replica: str, incarnation: int, since: int) -> str | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.widgets import Button, Label
 
 from ui.dashboard import words
@@ -22,7 +23,7 @@ class ConfirmScreen(Dialog[bool]):
     meanwhile.
     """
 
-    BINDINGS = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "agree", "yes"),
         Binding("n", "cancel", "no"),
     ]

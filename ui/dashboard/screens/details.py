@@ -4,7 +4,10 @@ log.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.strip import Strip
 
@@ -49,7 +52,7 @@ class Facts(Painter):
 class DetailsScreen(ActingScreen, inherit_bindings=False):
     """Follows a slot. Its actions are for the incarnation that is on the screen when the key is pressed."""
 
-    BINDINGS = [*keymap.bindings(Place.DETAILS)]
+    BINDINGS: ClassVar[list[BindingType]] = [*keymap.bindings(Place.DETAILS)]
 
     def __init__(self, desk: Desk, key: RowKey) -> None:
         super().__init__(desk)

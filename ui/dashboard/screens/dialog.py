@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Label
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 class Dialog(ModalScreen[Result], Generic[Result]):
     """A question in a box. Subclasses say its title, its body and its buttons, and what Escape means."""
 
-    BINDINGS = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c,ctrl+q", "cancel", "cancel"),
         Binding("left,h,shift+tab", "move(-1)", "previous", show=False),
         Binding("right,l,tab", "move(1)", "next", show=False),

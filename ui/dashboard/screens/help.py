@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 
@@ -20,7 +22,9 @@ NAME_WIDTH = 14
 class HelpScreen(ModalScreen[None]):
     """The page behind `?`."""
 
-    BINDINGS = [Binding("escape,q,question_mark,f1,ctrl+c,ctrl+q,enter", "close", "close")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,question_mark,f1,ctrl+c,ctrl+q,enter", "close", "close")
+    ]
 
     def __init__(self, readonly: bool) -> None:
         super().__init__()

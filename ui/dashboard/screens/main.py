@@ -4,8 +4,11 @@ itself.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from textual import events, on
 from textual.app import ComposeResult
+from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.widgets import Input
 
@@ -41,7 +44,7 @@ ROW_STEP = 4
 class MainScreen(ActingScreen, inherit_bindings=False):
     """The fleet at a glance."""
 
-    BINDINGS = [*keymap.bindings(Place.MAIN)]
+    BINDINGS: ClassVar[list[BindingType]] = [*keymap.bindings(Place.MAIN)]
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(desk)
@@ -51,6 +54,7 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         self._log_of: RowKey | None = None
         self._shows_events = True
         self._full = False
+        self._head = 3
 
     def compose(self) -> ComposeResult:
         yield Masthead(id="masthead")
@@ -106,7 +110,8 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         lost_for = self.desk.now() - model.lost_at if model.lost_at is not None else 0.0
         around = Around(self.desk.readonly, self._needle, len(self.table.marks), lost_for)
         head = self.query_one(Masthead)
-        head.styles.height = head.show(model, around, self.size.width, self.size.height >= TALL_FROM)
+        self._head = head.show(model, around, self.size.width, self.size.height >= TALL_FROM)
+        head.styles.height = self._head
 
     def _show_keys(self) -> None:
         in_lines = isinstance(self.focused, LineView)
@@ -132,10 +137,7 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         if self._full:
             panes.styles.height = "1fr"
             return
-        head = (
-            int(self.query_one(Masthead).styles.height.value) if self.query_one(Masthead).styles.height else 3
-        )
-        room = max(self.size.height - head - 1, 0)
+        room = max(self.size.height - self._head - 1, 0)
         share = room // 2 if self._log_of is not None else min(LOWEST_PANE, room // 3)
         wanted = -(-(len(table.rows) + 1) // ROW_STEP) * ROW_STEP
         table.styles.height = min(wanted, room - share) if panes.display else "1fr"

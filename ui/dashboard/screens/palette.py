@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.fuzzy import Matcher
@@ -30,7 +31,7 @@ class Choice:
 class PaletteScreen(ModalScreen[str | None]):
     """The value of what was chosen; None: nothing."""
 
-    BINDINGS = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c,ctrl+q", "cancel", "cancel"),
         Binding("down,ctrl+n,tab", "move(1)", "next"),
         Binding("up,ctrl+p,shift+tab", "move(-1)", "previous"),

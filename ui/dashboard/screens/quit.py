@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.widgets import Button, Label
 
 from ui.dashboard.desk import Desk, QuitChoice
@@ -15,7 +16,7 @@ from ui.dashboard.screens.dialog import Dialog, button
 class QuitScreen(Dialog[QuitChoice | None]):
     """None: stay. Asked while the fleet is stopping already, `stop` means to cut the drain."""
 
-    BINDINGS = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("d", "detach", "detach"),
         Binding("s", "stop", "stop"),
         Binding("c,n", "cancel", "stay"),
@@ -34,7 +35,11 @@ class QuitScreen(Dialog[QuitChoice | None]):
         inventory = self._desk.model.newest
         count = sum(len(deployment.replicas) for deployment in inventory.deployments) if inventory else 0
         if self._desk.model.stopping:
-            return "d  detach: it goes on draining by itself\ns  stop now: cut what is still in flight\nc  watch it"
+            return (
+                "d  detach: it goes on draining by itself\n"
+                "s  stop now: cut what is still in flight\n"
+                "c  watch it"
+            )
         where = (
             "in the background; `stoker top` comes back to it" if self._desk.owns_supervisor else "as before"
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.widgets import Button, Input, Label
 
 from supervisor.control.messages import DeploymentStatus
@@ -19,7 +20,7 @@ FEWEST, MOST = 1, 64
 class ScaleScreen(Dialog[int | None]):
     """The number that was asked for; None: leave it."""
 
-    BINDINGS = [
+    BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "add(1)", "one more"),
         Binding("down", "add(-1)", "one less"),
     ]

@@ -11,10 +11,12 @@ the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
+from textual.binding import BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -32,7 +34,7 @@ TITLE_ROWS = 1
 class FleetTable(Painter, ScrollView, can_focus=True, inherit_bindings=False):
     """Shows rows under a layout. Messages: `CursorMoved`, `Opened`, `TitleClicked`."""
 
-    BINDINGS = [*keymap.bindings(Place.TABLE)]
+    BINDINGS: ClassVar[list[BindingType]] = [*keymap.bindings(Place.TABLE)]
 
     class CursorMoved(Message):
         """The cursor stands on another row."""

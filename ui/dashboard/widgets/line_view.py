@@ -9,9 +9,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Iterable
+from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
 from textual import events
+from textual.binding import BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -28,7 +30,7 @@ TITLE_ROWS = 1
 class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
     """Lines of pieces, with follow, wrap and search. title: drawn in a rule above them."""
 
-    BINDINGS = [*keymap.bindings(Place.LOGS)]
+    BINDINGS: ClassVar[list[BindingType]] = [*keymap.bindings(Place.LOGS)]
 
     class FullAsked(Message):
         """Somebody wants this pane on the whole screen, or back in its place."""

@@ -217,7 +217,7 @@ def _rate(model: Model, block: int) -> Line:
 
 
 def _latency(inventory: Inventory) -> Line:
-    """Of all deployments together. Of several, each quantile of the whole is at most the largest of theirs."""
+    """Of all deployments together: a quantile of the whole is at most the largest of theirs."""
     medians = [deployment.p50_ms for deployment in inventory.deployments if deployment.p50_ms is not None]
     tails = [deployment.p99_ms for deployment in inventory.deployments if deployment.p99_ms is not None]
     bound = "≤" if len(medians) > 1 else ""

@@ -1,0 +1,82 @@
+"""Numbers, escapes and tables as text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ui.cli.picture import DEPLOYMENT_LOOKS, REPLICA_LOOKS
+from ui.cli.say import printable
+from ui.cli.tables import Cell, Column, Table, plain
+from ui.cli.units import count, duration, milliseconds, rate, share, size
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (size(None), ""),
+        (size(0), "0B"),
+        (size(999), "999B"),
+        (size(1000), "1.0KiB"),
+        (size(512 * 1024**2), "512MiB"),
+        (size(24 * 1024**3), "24GiB"),
+        (duration(-1), "0.0s"),
+        (duration(9.94), "9.9s"),
+        (duration(59.9), "59s"),
+        (duration(125), "2m05s"),
+        (duration(3600), "1h00m"),
+        (duration(90_000), "1d01h"),
+        (milliseconds(None), ""),
+        (milliseconds(0.134), "0.13ms"),
+        (milliseconds(8.25), "8.2ms"),
+        (milliseconds(950.4), "950ms"),
+        (rate(0), "0"),
+        (rate(3.25), "3.2"),
+        (rate(1203.7), "1204"),
+        (share(None), ""),
+        (share(0.374), "37%"),
+        (count(1, "replica"), "1 replica"),
+        (count(2, "replica"), "2 replicas"),
+    ],
+)
+def test_numbers_as_people_read_them(text: str, expected: str) -> None:
+    assert text == expected
+
+
+@given(st.text())
+def test_printable_text_has_nothing_that_a_terminal_obeys(text: str) -> None:
+    shown = printable(text)
+    assert all(char == "\t" or (char.isprintable() or ord(char) > 0x9F) for char in shown)
+    assert printable(shown) == shown
+    assert shown.encode()
+
+
+cells = st.text(alphabet=st.characters(codec="ascii", categories=("L", "N", "P", "Zs")), max_size=12)
+
+
+@given(st.lists(st.tuples(cells, cells, cells), max_size=6))
+def test_columns_start_at_the_same_place_in_every_line(rows: list[tuple[str, str, str]]) -> None:
+    table = Table(
+        (Column("A"), Column("B", right=True), Column("C")), [[Cell(text) for text in row] for row in rows]
+    )
+    lines = plain(table)
+    assert len(lines) == len(rows) + 1
+    start = lines[0].index("C")
+    for line, row in zip(lines[1:], rows, strict=True):
+        assert line[start - 2 : start] == "  "
+        assert line[start:] == (" ".join(row[2].split()) or "-")
+
+
+def test_every_state_of_a_life_has_a_look() -> None:
+    from supervisor.core.lifecycle import State
+
+    assert set(REPLICA_LOOKS) == {*State, "backoff", "ejected"}
+    assert set(DEPLOYMENT_LOOKS) == {"ready", "degraded", "unavailable"}
+
+
+def test_glyphs_are_those_of_the_dashboard() -> None:
+    states = pytest.importorskip("ui.dashboard.states")
+    assert {state: glyph for state, (_, glyph) in REPLICA_LOOKS.items()} == {
+        state: look.glyph for state, look in states.REPLICA_LOOKS.items()
+    }
