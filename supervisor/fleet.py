@@ -247,6 +247,7 @@ class Fleet:
         assert slot.target is not None
         group.lane.targets[slot.target.member] = slot.target
         group.lane.pool.members.append(slot.target.member)
+        group.lane.pool.members.sort(key=lambda member: _number(member.name))
         if not obstacles and group.baseline is None:
             group.baseline = card
         return obstacles
@@ -469,3 +470,7 @@ class Fleet:
 
 def _count(counts: dict[str, int], key: str) -> None:
     counts[key] = counts.get(key, 0) + 1
+
+
+def _number(replica: str) -> int:
+    return int(replica.rpartition("/")[2])

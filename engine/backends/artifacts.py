@@ -1,18 +1,19 @@
 """From the name of a model to its files on this machine (spec 3, 10). Light: the hub's client comes on use.
 
-    pkg:NAME/path    files that an installed Python package ships; the package's own code is not run
-    /a/path, ./path  a folder or a file here
-    owner/name       a repository of the hub, at a pinned revision where one is given
+- `pkg:NAME/path`: files that an installed Python package ships; the package's own code is not run
+- `/a/path`, `./path`: a folder or a file here
+- `owner/name`: a repository of the hub, at a pinned revision where one is given
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -58,9 +59,9 @@ def resolve(artifact: str, revision: str | None = None) -> Artifact:
 def weights_digest(path: Path) -> str:
     """A cheap fingerprint of a model's files: equal for equal files, at the cost of some hundred small reads.
 
-    Goes in: the name and size of each file of weights, vocabulary or description under `path`, its first 64 KiB
-    (a safetensors header with names and shapes), and 64 blocks of 4 KiB spread evenly up to its end. It tells
-    one checkpoint from another; it is no proof against someone who edits weights between the samples.
+    Goes in: the name and size of each file of weights, vocabulary or description under `path`, its first
+    64 KiB (a safetensors header with names and shapes), and 64 blocks of 4 KiB spread evenly up to its end. It
+    tells one checkpoint from another; it is no proof against someone who edits weights between the samples.
     """
     digest = hashlib.sha256()
     for name, file in _fingerprinted(path):
@@ -70,6 +71,16 @@ def weights_digest(path: Path) -> str:
             for piece in _samples(stream, size):
                 digest.update(piece)
     return digest.hexdigest()[:32]
+
+
+def read_json(file: Path) -> Any:
+    """One of a model's describing files. Raises LoadError where it is missing or no JSON."""
+    try:
+        return json.loads(file.read_bytes())
+    except FileNotFoundError as error:
+        raise LoadError(f"expected {file.name} in {file.parent}, found none", final=True) from error
+    except ValueError as error:
+        raise LoadError(f"expected JSON in {file}, found: {error}") from error
 
 
 def _in_package(artifact: str) -> Path:
@@ -103,7 +114,7 @@ def _from_hub(artifact: str, revision: str | None) -> Artifact:
         raise LoadError(f"hub artifact {at} is gated: accept its terms, set HF_TOKEN", final=True) from error
     except errors.LocalEntryNotFoundError as error:
         reason = str(error).splitlines()[0]
-        raise LoadError(f"hub artifact {at} is not in the cache and the hub is out of reach: {reason}") from error
+        raise LoadError(f"hub artifact {at} is not in the cache, and no hub is in reach: {reason}") from error
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
         raise LoadError(f"hub artifact {at} is not there, or not for this token", final=True) from error
     except (OSError, ValueError) as error:
@@ -116,10 +127,11 @@ def _snapshot(artifact: str, revision: str | None) -> Path:
     """Fetch descriptions and safetensors; the older weight files only of a repository that has no others."""
     from huggingface_hub import snapshot_download
 
-    fetched = snapshot_download(artifact, revision=revision, allow_patterns=[*_DESCRIPTIONS, *_WEIGHTS])
-    if any(next(Path(fetched).rglob(pattern), None) for pattern in _WEIGHTS):
-        return Path(fetched)
-    return Path(snapshot_download(artifact, revision=revision, allow_patterns=[*_DESCRIPTIONS, *_OLD_WEIGHTS]))
+    wanted, wanted_of_old = [*_DESCRIPTIONS, *_WEIGHTS], [*_DESCRIPTIONS, *_OLD_WEIGHTS]
+    fetched = Path(snapshot_download(artifact, revision=revision, allow_patterns=wanted))
+    if any(next(fetched.rglob(pattern), None) for pattern in _WEIGHTS):
+        return fetched
+    return Path(snapshot_download(artifact, revision=revision, allow_patterns=wanted_of_old))
 
 
 def _fingerprinted(path: Path) -> Iterator[tuple[str, Path]]:

@@ -450,11 +450,14 @@ class _Editor:
         text, start, end = self._text, spans[first][0], spans[last][1]
         above = spans[first - 1][1] if first else start
         line = _line_start(text, start)
-        if commas := [comma for comma in _places(text, ",", above, start) if comma >= line]:
-            start = above if above >= line else commas[0]
-        else:
-            below = spans[last + 1][0] if last + 1 < len(spans) else close
-            end = next((comma + 1 for comma in _places(text, ",", end, below)), end)
+        before = _places(text, ",", above, start)
+        behind = _places(text, ",", end, spans[last + 1][0] if last + 1 < len(spans) else close)
+        if before and before[0] >= line:
+            start = above if above >= line else before[0]
+        elif behind:
+            end = behind[0] + 1
+        elif before:
+            self._patches.append(_Patch(before[0], before[0] + 1, ""))
         if _starts_line(text, start) and _ends_line(text, end):
             self._cut_lines(start, end)
             return

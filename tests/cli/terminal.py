@@ -54,6 +54,10 @@ class Terminal:
         os.close(self._ours)
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def raw(self) -> str:
         return self._bytes.decode("utf-8", "replace")
 
@@ -75,9 +79,13 @@ class Terminal:
             assert time.monotonic() < deadline, f"it did not end:\n{self.text}"
         return self._process.wait(5)
 
+    def press(self, keys: str) -> None:
+        """Keys, as the terminal sends them."""
+        os.write(self._ours, keys.encode())
+
     def interrupt(self) -> None:
         """Ctrl-C, as the terminal sends it."""
-        os.write(self._ours, b"\x03")
+        self.press("\x03")
 
     def hang_up(self) -> None:
         """The terminal is closed."""

@@ -118,7 +118,7 @@ def test_the_help_of_faults_names_every_key() -> None:
     assert all(key in (faults.help or "") for key in KEYS)
 
 
-# ------------------------------------------------------------------------------------------------ judging a wait
+# -------------------------------------------------------------------------------------- judging a wait
 
 
 def judged(rows: Inventory) -> Done | Wait | Failed:
@@ -191,7 +191,7 @@ def test_a_restart_is_done_when_every_replica_is_ready_in_a_later_incarnation() 
     assert isinstance(judge(inventory(deployment(replica("primary/0", incarnation=2)))), Failed)
 
 
-# ------------------------------------------------------------------------------------------------ waiting
+# --------------------------------------------------------------------------------------------- waiting
 
 
 LOADING = inventory(deployment(replica("primary/0"), replica("primary/1", "loading"), desired=2))

@@ -84,7 +84,7 @@ def test_help_does_not_even_load_the_wire(root: Path) -> None:
     assert not any(name.startswith("ui.cli.verbs.") for name in loaded)
 
 
-# -------------------------------------------------------------------------------------------- errors to exit codes
+# -------------------------------------------------------------------------------- errors to exit codes
 
 
 def test_every_error_in_the_table_exists_and_is_ours() -> None:
@@ -191,7 +191,7 @@ def test_ctrl_c_is_quiet(root: Path) -> None:
         following.stderr.close()
 
 
-# -------------------------------------------------------------------------------------------- the import name
+# ------------------------------------------------------------------------------------- the import name
 
 
 def test_our_own_package_is_accepted() -> None:
@@ -225,7 +225,7 @@ def test_two_distributions_in_one_folder_are_seen(tmp_path: Path) -> None:
         check_owner(str(tmp_path / "ui" / "__init__.py"), str(tmp_path / "supervisor" / "__init__.py"))
 
 
-# -------------------------------------------------------------------------------------------- completion
+# ------------------------------------------------------------------------------------------ completion
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def following(*words: str) -> Iterator[Following]:
         process.communicate()
 
 
-# ------------------------------------------------------------------------------------------------ without --follow
+# ------------------------------------------------------------------------------------ without --follow
 
 
 def test_events_are_sentences_with_time_and_number(root: Path, stoker: Stoker) -> None:
@@ -119,7 +119,7 @@ def test_on_a_terminal_control_characters_are_shown_and_not_obeyed(root: Path) -
     assert "\\x1b]0;title\\x07 \\x9b31m \\u202e back\\x0dward [bold]" in terminal.text
 
 
-# ------------------------------------------------------------------------------------------------ following
+# ------------------------------------------------------------------------------------------- following
 
 
 def test_new_events_come_as_they_happen(root: Path) -> None:

@@ -306,7 +306,7 @@ _WORDS = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(st.lists(_WORDS, max_size=40).map("".join))
 def test_any_mix_of_known_words_is_a_config_or_a_config_error(text: str) -> None:
     with contextlib.suppress(ConfigError):

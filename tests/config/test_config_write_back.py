@@ -441,7 +441,7 @@ def comments_of_entries(text: str) -> list[str]:
     return re.findall(r"^ *-[^\r\n]*device: *\S+?(?: ?})?( +#[^\r\n]*)?\r?$", text, re.MULTILINE)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(documents(), st.lists(st.sampled_from(["cpu", "cuda:0", "cuda:9"]), min_size=1, max_size=6))
 def test_any_edit_says_what_was_asked_and_leaves_the_rest_byte_for_byte(
     parts: tuple[str, str, str], devices: list[str]
@@ -472,7 +472,7 @@ def test_a_list_that_grew_and_shrank_again_is_the_text_that_it_was(
         assert back == text
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(documents())
 def test_another_artifact_changes_one_word(parts: tuple[str, str, str]) -> None:
     text = "".join(parts)

@@ -203,9 +203,9 @@ def fleet_of_twelve() -> Inventory:
     chat = [
         replica("chat/0", in_flight=2, requests_per_s=1.4, p50_ms=1_900.0, p99_ms=4_210.0, rss_bytes=1_480 * MIB,
                 cpu_percent=199.0, outstanding_bytes=2_210),
-        replica("chat/1", pid=None, state="restarting", restart_in_s=4.0, restarts=2, reason="killed by SIGKILL", incarnation=2,
+        replica("chat/1", pid=None, state="restarting", restart_in_s=4.0, restarts=2, reason="SIGKILL", incarnation=2,
                 in_flight=0, outstanding_bytes=0, requests_per_s=0.0, p50_ms=None, p99_ms=None, cpu_percent=0.0,
-                rss_bytes=0, age_s=0.0, last_exit="killed by SIGKILL", card=None),
+                rss_bytes=0, age_s=0.0, last_exit="SIGKILL", card=None),
         replica("chat/2", in_flight=1, requests_per_s=1.2, p50_ms=1_870.0, p99_ms=4_030.0, rss_bytes=1_466 * MIB,
                 cpu_percent=197.0, outstanding_bytes=1_004, forward_age_s=14.0),
     ]  # fmt: skip
@@ -262,7 +262,7 @@ def story() -> list[AnyEvent]:
         ReplicaStarted(replica="primary/0", incarnation=1, pid=41899, device="cpu", how="fork"),
         ReplicaReady(replica="primary/0", incarnation=1, seconds=0.031, how="fork"),
         ReplicaExited(
-            replica="primary/3", incarnation=1, pid=41830, reason="killed by SIGSEGV", restart_in_s=1.0
+            replica="primary/3", incarnation=1, pid=41830, reason="SIGSEGV", restart_in_s=1.0
         ),
         ReplicaReady(replica="primary/3", incarnation=2, seconds=0.029, how="fork"),
         ReplicaFailed(
@@ -280,7 +280,7 @@ def story() -> list[AnyEvent]:
         DrainStarted(replica="primary/2", incarnation=1, in_flight=9, ceiling_s=30, why="scaled from 5 to 4"),
         ReplicaStarted(replica="reranker/3", incarnation=1, pid=42070, device="cuda:3", how="spawn"),
         ReplicaExited(
-            replica="chat/1", incarnation=2, pid=41650, reason="killed by SIGKILL", restart_in_s=4.0
+            replica="chat/1", incarnation=2, pid=41650, reason="SIGKILL", restart_in_s=4.0
         ),
     ]
     return [

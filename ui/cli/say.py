@@ -32,7 +32,7 @@ def emit(line: str | bytes) -> None:
     BrokenPipeError.
     """
     try:
-        click.echo(line)
+        click.echo(line, color=True)
     except BrokenPipeError:
         raise
     except OSError as error:

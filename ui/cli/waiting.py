@@ -130,22 +130,23 @@ def wait_until(client: ControlClient, judge: Judge, timeout_s: float) -> str:
             next(notices)
 
 
-def wait_until_gone(runtime: RuntimeDir, client: ControlClient, timeout_s: float) -> None:
+def wait_until_gone(runtime: RuntimeDir, timeout_s: float) -> None:
     """Look until no supervisor holds that name's lock. Raises WaitFailed."""
     deadline = time.monotonic() + timeout_s
     with progress() as line:
         while runtime.running() is not None:
             if time.monotonic() > deadline:
                 raise WaitFailed(
-                    f"the supervisor {runtime.name!r} is not gone after {duration(timeout_s)}; it goes on"
+                    f"{runtime.name!r} is not gone after {duration(timeout_s)}; it goes on leaving"
                 )
-            line.show(_how_far(client))
+            line.show(_how_far(runtime))
             time.sleep(GONE_LOOK_S)
 
 
-def _how_far(client: ControlClient) -> str:
+def _how_far(runtime: RuntimeDir) -> str:
     try:
-        rows = _rows(inventory_of(client, GONE_ANSWER_S)).values()
+        with ControlClient(str(runtime.control)) as client:
+            rows = _rows(inventory_of(client, GONE_ANSWER_S)).values()
     except StokerError:
         return "stopping"
     left = [row for row in rows if row.state not in NO_PROCESS]

@@ -93,7 +93,7 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
     def get_default_screen(self) -> Screen[None]:
         return self._main
 
-    async def on_mount(self) -> None:
+    def on_ready(self) -> None:
         self._source.start(self.post_message)
         self.set_interval(1.0, self._tick)
 
@@ -121,15 +121,18 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
         self._source.follow_log(of)
 
     def tell(self, text: str, tone: Tone) -> None:
-        for screen in reversed(self.screen_stack):
+        for screen in reversed(self._mounted_screens()):
             if isinstance(screen, ActingScreen):
                 screen.tell(text, tone)
                 return
 
     def redraw(self) -> None:
-        for screen in self.screen_stack:
+        for screen in self._mounted_screens():
             if isinstance(screen, FleetScreen | ConfirmScreen):
                 screen.show_model()
+
+    def _mounted_screens(self) -> list[Screen[object]]:
+        return [screen for screen in self.screen_stack if screen.is_mounted]
 
     # ------------------------------------------------------------------------------------------ what happened
 
@@ -143,13 +146,13 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
         if message.afresh:
             self._model.forget_events()
         self._model.take_events(*message.mailbox.take())
-        for screen in self.screen_stack:
+        for screen in self._mounted_screens():
             if isinstance(screen, MainScreen | DetailsScreen):
                 screen.show_events(message)
 
     @on(LinesWritten)
     def _lines_written(self, message: LinesWritten) -> None:
-        for screen in reversed(self.screen_stack):
+        for screen in reversed(self._mounted_screens()):
             if isinstance(screen, MainScreen | DetailsScreen):
                 screen.add_lines(message)
                 return

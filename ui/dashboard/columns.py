@@ -22,6 +22,7 @@ from ui.dashboard.states import (
     deployment_look,
     goes_on,
     goes_on_in,
+    goes_on_tone,
     replica_look,
     shown_state,
 )
@@ -29,8 +30,8 @@ from ui.dashboard.states import (
 BARS = "▁▂▃▄▅▆▇█"
 TREND_SAMPLES = 12
 NEARLY_FULL = FULL_IN_FLIGHT * 3 // 4
-NARROWEST_REASON = 28
-"""Cells that `draining, 3 left, 12 s of 30` takes."""
+NARROWEST_REASON, WIDEST_REASON = 28, 48
+"""Cells kept for the reason, the more the wider the terminal; `draining, 3 left, 12 s of 30` takes 28."""
 NARROWEST_NAME, WIDEST_NAME = 8, 28
 WIDE_GAPS_FROM = 110
 """Terminal width from which columns stand two cells apart."""
@@ -97,6 +98,11 @@ def _number(text: str, is_zero: bool, tone: Tone = Tone.TEXT) -> Piece:
     return text, Tone.DIM if is_zero else tone
 
 
+def _of_process(replica: ReplicaStatus, text: str, is_zero: bool) -> Piece:
+    """What only a replica with a process, or one somewhere else, has."""
+    return _number(text if replica.pid is not None or not replica.managed else "", is_zero)
+
+
 def _fullness(in_flight: int) -> Tone:
     if in_flight >= FULL_IN_FLIGHT:
         return Tone.BAD
@@ -115,7 +121,7 @@ def _state_of_deployment(deployment: DeploymentStatus, _: History) -> Piece:
 
 
 def _reason_of_replica(replica: ReplicaStatus, _: History) -> Piece:
-    return words.literal(goes_on(replica)), replica_look(shown_state(replica)).tone
+    return words.literal(goes_on(replica)), goes_on_tone(replica)
 
 
 def _reason_of_deployment(deployment: DeploymentStatus, _: History) -> Piece:
@@ -141,7 +147,7 @@ def _nothing(*_: object) -> Piece:
 
 
 def _trend(rates: list[float]) -> Piece:
-    return sparkline(rates, TREND_SAMPLES), Tone.BUSY
+    return sparkline(rates, TREND_SAMPLES), Tone.TREND
 
 
 def sparkline(values: list[float], width: int) -> str:
@@ -228,14 +234,14 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         "cpu", "CPU", 5, 6,
-        lambda r, h: _number(words.percent(r.cpu_percent), r.cpu_percent < 0.5),
+        lambda r, h: _of_process(r, words.percent(r.cpu_percent), r.cpu_percent < 0.5),
         _summed("cpu_percent", words.percent, Tone.STRONG),
         "percent of one core",
         letter="C", sort_key=lambda r: (r.cpu_percent,),
     ),
     Column(
         "memory", "MEMORY", 8, 5,
-        lambda r, h: _number(words.size(r.rss_bytes), not r.rss_bytes),
+        lambda r, h: _of_process(r, words.size(r.rss_bytes), not r.rss_bytes),
         _summed("rss_bytes", words.size, Tone.STRONG),
         "resident memory",
         letter="M", sort_key=lambda r: (r.rss_bytes,),
@@ -248,7 +254,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         "threads", "THR", 3, 13,
-        lambda r, h: (str(r.threads) if r.threads is not None else "", Tone.TEXT),
+        lambda r, h: _of_process(r, "" if r.threads is None else str(r.threads), False),
         _summed("threads", _count, Tone.STRONG),
         "intra-op threads",
         letter="T", sort_key=lambda r: (r.threads or 0,),
@@ -262,7 +268,7 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         "age", "AGE", 6, 8,
-        lambda r, h: (words.duration(r.age_s) if r.pid is not None else "", Tone.TEXT),
+        lambda r, h: _of_process(r, words.duration(r.age_s), False),
         _nothing,
         "how long its process has been running",
         letter="A", sort_key=lambda r: (r.age_s,),
@@ -286,7 +292,8 @@ def lay_out(inventory: Inventory | None, width: int) -> Layout:
     name_width = _name_width(deployments, replicas)
     has_gpu_memory = any(replica.gpu_bytes for replica in replicas)
     gap = 2 if width >= WIDE_GAPS_FROM else 1
-    widths = {"name": name_width, "state": BY_NAME["state"].width, "reason": NARROWEST_REASON}
+    reason_width = max(NARROWEST_REASON, min(width // 3, WIDEST_REASON))
+    widths = {"name": name_width, "state": BY_NAME["state"].width, "reason": reason_width}
     room = width - GUTTER - sum(widths.values()) - gap * len(widths)
     for column in sorted(COLUMNS, key=lambda column: column.rank):
         if column.rank == 0 or (column.name == "gpu_memory" and not has_gpu_memory):

@@ -27,11 +27,13 @@ class Tone(enum.StrEnum):
 
     TEXT = "text"
     DIM = "dim"
+    FAINT = "faint"
     STRONG = "strong"
     TITLE = "title"
     KEY = "key"
     GOOD = "good"
     BUSY = "busy"
+    TREND = "trend"
     WARN = "warn"
     OUT = "out"
     BAD = "bad"
@@ -60,9 +62,17 @@ class Painter(Widget):
         """The style of a tone on this widget's background."""
         style = self._looks.get(tone)
         if style is None:
-            style = self.rich_style + self.get_component_rich_style(f"tone--{tone.value}", partial=True)
+            style = self.rich_style + self.blended(f"tone--{tone.value}")
             self._looks[tone] = style
         return style
+
+    def blended(self, component: str) -> Style:
+        """What a component class sets and nothing else, transparency laid over this widget's background."""
+        own = self.get_component_rich_style(component, partial=True)
+        full = self.get_component_rich_style(component)
+        color = full.color if own.color is not None else None
+        ground = full.bgcolor if own.bgcolor is not None else None
+        return own.without_color + Style(color=color, bgcolor=ground)
 
     def notify_style_update(self) -> None:
         self._looks.clear()

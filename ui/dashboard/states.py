@@ -109,11 +109,7 @@ def goes_on(replica: ReplicaStatus) -> str:
         return f"back in {words.duration(replica.backoff_s)}{because or ' after a failure'}"
     if state == "restarting":
         why = replica.reason or replica.last_exit or ""
-        when = (
-            f"restarting in {words.duration(replica.restart_in_s)}"
-            if replica.restart_in_s > 0
-            else "restarting"
-        )
+        when = f" in {words.duration(replica.restart_in_s)}" if replica.restart_in_s > 0 else ""
         return f"restarting{when}: {why}" if why else f"restarting{when}"
     if state in COMING_UP or state == "stopping":
         return f"{state} {since}{because}"
@@ -126,10 +122,19 @@ def goes_on(replica: ReplicaStatus) -> str:
     if state == "incompatible":
         return f"incompatible{because}"
     if replica.forward_age_s >= LONG_FORWARD_S:
-        return f"one forward runs since {words.duration(replica.forward_age_s)}"
+        return f"one forward has run for {words.duration(replica.forward_age_s)}"
     if replica.in_flight >= FULL_IN_FLIGHT:
         return f"full: {replica.in_flight} in flight"
     return replica.reason
+
+
+def goes_on_tone(replica: ReplicaStatus) -> Tone:
+    """How serious that is. A ready replica is calm, unless it is full or a forward takes long."""
+    state = shown_state(replica)
+    if state != "ready":
+        return replica_look(state).tone
+    busy = replica.forward_age_s >= LONG_FORWARD_S or replica.in_flight >= FULL_IN_FLIGHT
+    return Tone.WARN if busy else Tone.DIM
 
 
 def goes_on_in(deployment: DeploymentStatus) -> str:

@@ -78,12 +78,12 @@ def size(count: float | None) -> str:
     raise AssertionError("unreachable")
 
 
-def sizes(used: float, total: float) -> str:
-    """Two sizes in the larger one's unit: `9.8 of 31 GiB`."""
+def sizes(used: float, total: float) -> tuple[str, str]:
+    """Two sizes in the larger one's unit, which stands at the second: `9.8`, `31 GiB`."""
     unit, name = KIB**3, "GiB"
     if total < unit:
         unit, name = KIB**2, "MiB"
-    return f"{_short(used / unit)} of {_short(total / unit)} {name}"
+    return _short(used / unit), f"{_short(total / unit)} {name}"
 
 
 def _short(value: float) -> str:
@@ -113,7 +113,7 @@ def milliseconds(value: float | None) -> str:
         return f"{value:.1f} ms"
     if value < 999.5:
         return f"{value:.0f} ms"
-    return f"{value / 1000:.1f} s" if value < 99_950 else f"{value / 1000:.0f} s"
+    return f"{value / 1000:.1f} s" if value < 9_950 else f"{value / 1000:.0f} s"
 
 
 def duration(seconds: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,21 +10,15 @@ import click
 
 from supervisor.config.schema import MAX_REPLICAS, is_deployment_name, is_listen
 from supervisor.config.write_back import NotSaved
-from supervisor.control.client import ControlClient
-from supervisor.control.messages import Stop
 from supervisor.host.devices import list_devices
-from supervisor.host.runtime import AlreadyRunning, RuntimeDir, runtime_root
+from supervisor.host.runtime import AlreadyRunning, RuntimeDir
 from ui.cli import background
+from ui.cli.dashboard import have_terminal, show_dashboard
 from ui.cli.document import Flags, Prepared, missing_devices, prepare
-from ui.cli.exits import Exit
-from ui.cli.reach import DEFAULT_NAME, Where, order
-from ui.cli.say import on_terminal, say
+from ui.cli.reach import Where
 from ui.cli.verb import Verb, new_supervisor
-from ui.cli.waiting import wait_until_gone
 
 SUPERVISOR_LOG = "supervisor.log"
-STOP_WAIT_S = 3600.0
-"""Longest wait for a supervisor that was told to stop; its own bounds are far below (spec 8)."""
 
 
 def _device_ids(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
@@ -118,13 +111,16 @@ def serve(
     name = where.name or prepared.loaded.config.stoker.name
     if not is_deployment_name(name):
         raise click.UsageError(f"--name: expected 1 to 64 letters, digits, '.', '_' or '-', found {name!r}")
-    root = where.root.absolute() if where.root else runtime_root()
-    if headless or not (on_terminal(sys.stdin) and on_terminal(sys.stdout)):
-        return _foreground(prepared, name, root, listen)
-    return _with_dashboard(flags, RuntimeDir(name, root, _log_dir(prepared)), listen)
+    runtime = RuntimeDir(name, where.root.absolute() if where.root else None, _log_dir(prepared))
+    if (running := runtime.running()) is not None:
+        holder = running.holder
+        raise AlreadyRunning(name, holder.pid if holder else None, holder.listen if holder else None)
+    if headless or not have_terminal():
+        return _foreground(prepared, runtime, listen)
+    return _with_dashboard(flags, runtime, listen)
 
 
-def _foreground(prepared: Prepared, name: str, root: Path, listen: str | None) -> int:
+def _foreground(prepared: Prepared, runtime: RuntimeDir, listen: str | None) -> int:
     from supervisor.supervisor import ServeOptions, run
 
     loaded = prepared.loaded
@@ -137,9 +133,9 @@ def _foreground(prepared: Prepared, name: str, root: Path, listen: str | None) -
         config=loaded.config,
         text=loaded.text,
         path=prepared.path,
-        name=name,
+        name=runtime.name,
         listen=listen or loaded.config.stoker.listen,
-        runtime_root=root,
+        runtime_root=runtime.root,
         warnings=tuple(warnings),
     )
     return run(options)
@@ -149,35 +145,9 @@ def _foreground(prepared: Prepared, name: str, root: Path, listen: str | None) -
 
 
 def _with_dashboard(flags: Flags, runtime: RuntimeDir, listen: str | None) -> int:
-    if (running := runtime.running()) is not None:
-        holder = running.holder
-        raise AlreadyRunning(runtime.name, holder.pid if holder else None, holder.listen if holder else None)
-    log = runtime.logs / SUPERVISOR_LOG
-    began_at = background.size_of(log)
-    child = background.start(list(_arguments(flags, runtime, listen)), log)
-    try:
-        background.wait_until_it_answers(child, runtime, log, began_at)
-    except background.CouldNotStart as error:
-        say(str(error))
-        return background.exit_of(error)
-    from ui.dashboard.app import run_dashboard
-
-    wish = run_dashboard(str(runtime.control), readonly=False, owns_supervisor=True)
-    if runtime.running() is None:
-        say(f"the supervisor {runtime.name!r} is gone; its log is {log}")
-    elif wish == "stop":
-        _stop(runtime)
-    else:
-        named = "" if runtime.name == DEFAULT_NAME else f" --name {runtime.name}"
-        say(f"the supervisor goes on; `stoker top{named}` comes back to it, `stoker stop{named}` ends it")
-    return Exit.DONE
-
-
-def _stop(runtime: RuntimeDir) -> None:
-    with ControlClient(str(runtime.control)) as client:
-        order(client, Stop())
-        wait_until_gone(runtime, client, STOP_WAIT_S)
-    say(f"the supervisor {runtime.name!r} is gone")
+    started = background.start(list(_arguments(flags, runtime, listen)), runtime.logs / SUPERVISOR_LOG)
+    background.wait_until_it_answers(started, runtime)
+    return show_dashboard(runtime, readonly=False, owns_supervisor=True)
 
 
 def _arguments(flags: Flags, runtime: RuntimeDir, listen: str | None) -> Iterator[str]:

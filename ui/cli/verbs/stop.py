@@ -27,6 +27,6 @@ def stop(where: Where, now: bool, wait: bool, timeout: float) -> None:
     runtime = where.runtime()
     with ControlClient(str(runtime.control)) as client:
         order(client, Stop(now=now))
-        if wait:
-            wait_until_gone(runtime, client, timeout)
-            say(f"the supervisor {runtime.name!r} is gone")
+    if wait:
+        wait_until_gone(runtime, timeout)
+        say(f"the supervisor {runtime.name!r} is gone")

@@ -82,8 +82,6 @@ class DetailsScreen(ActingScreen, inherit_bindings=False):
     # ------------------------------------------------------------------------------------------------ drawing
 
     def show_model(self) -> None:
-        if not self.is_mounted:
-            return
         model = self.desk.model
         width = self.size.width
         if self._key.is_replica:

@@ -90,8 +90,6 @@ class MainScreen(ActingScreen, inherit_bindings=False):
     # ------------------------------------------------------------------------------------------------ drawing
 
     def show_model(self) -> None:
-        if not self.is_mounted:
-            return
         model = self.desk.model
         layout = self._layout_of_columns()
         self.table.show(

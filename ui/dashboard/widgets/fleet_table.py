@@ -266,7 +266,7 @@ class FleetTable(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         if style is None:
             style = self.look(tone)
             if ground:
-                style += self.get_component_rich_style(ground, partial=True)
+                style += self.blended(ground)
             self._backgrounds[(tone, ground)] = style
         return style
 

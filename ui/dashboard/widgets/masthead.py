@@ -20,8 +20,13 @@ from ui.dashboard.paint import Line, Painter, Piece, Tone, spread, width_of
 
 WIDEST_BAR = 24
 NARROWEST_BAR = 4
-LABEL = 5
+LABEL = 6
+METER_TEXT = 19
+"""Cells that the words beside a bar take: ` 43% 7.7 of 96 GiB`."""
+TERSE_BELOW = 32
+"""A block narrower than this says `12/16` instead of `12 of 16`."""
 CARDS_FROM_WIDTH = 100
+FOUR_COLUMNS_FROM = 140
 ACCELERATORS = ("cuda", "rocm", "mps", "xpu")
 
 
@@ -61,19 +66,16 @@ def masthead(model: Model, around: Around, width: int, tall: bool) -> list[Line]
     if inventory is None:
         return [*lines, (), ()]
     cards = [device for device in inventory.devices if device.id.split(":")[0] in ACCELERATORS]
-    columns = 4 if width >= 150 else 3
+    columns = 4 if width >= FOUR_COLUMNS_FROM else 3
     block = (width - 1) // columns
-    bar = max(min(block - 24, WIDEST_BAR), NARROWEST_BAR)
-    use = [_cpu(inventory, bar), _memory(inventory, bar)]
-    serving = [_rate(model, block), _latency(inventory), _totals(inventory)]
-    if len(cards) == 1:
-        use.append(_card(cards[0], bar))
-    elif cards:
-        use.append(_cards(cards, bar))
-    lines += [_in_blocks(use, block), _in_blocks(serving, block)]
+    meters = [_cpu(inventory, block), _memory(inventory, block)]
+    if cards:
+        meters.append(_cards(cards, block))
+    lines.append(_in_blocks([meter.line(block) for meter in meters], block))
+    lines.append(_in_blocks([_rate(model, block), _latency(inventory), _totals(inventory)], block))
     if tall and width >= CARDS_FROM_WIDTH and len(cards) > 1:
-        shown = [_card(card, bar) for card in cards]
-        lines += [_in_blocks(shown[at : at + columns], block) for at in range(0, len(shown), columns)]
+        each = [_card(card, block).line(block) for card in cards]
+        lines += [_in_blocks(each[at : at + columns], block) for at in range(0, len(each), columns)]
     return lines
 
 
@@ -143,65 +145,83 @@ def _link(model: Model, around: Around) -> Line:
 # ----------------------------------------------------------------------------------------------------- blocks
 
 
-def _bar(share: float, width: int, tone: Tone) -> Line:
-    full = round(max(0.0, min(share, 1.0)) * width)
-    if share > 0 and full == 0:
-        full = 1
-    return (("━" * full, tone), ("─" * (width - full), Tone.DIM))
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Meter:
+    """A label, a bar and words: how much of something is used."""
 
+    label: str
+    share: float
+    tone: Tone
+    words: Line
 
-def _label(text: str) -> Piece:
-    return (text.ljust(LABEL), Tone.DIM)
+    def line(self, block: int) -> Line:
+        width = max(min(block - LABEL - METER_TEXT - 2, WIDEST_BAR), NARROWEST_BAR)
+        full = round(max(0.0, min(self.share, 1.0)) * width)
+        full = max(full, 1) if self.share > 0 else full
+        return (
+            (self.label.ljust(LABEL), Tone.DIM),
+            ("━" * full, self.tone),
+            ("─" * (width - full), Tone.FAINT),
+            *self.words,
+        )
 
 
 def _share_tone(share: float, warn: float, bad: float) -> Tone:
     return Tone.BAD if share > bad else (Tone.WARN if share > warn else Tone.GOOD)
 
 
-def _cpu(inventory: Inventory, bar: int) -> Line:
+def _cpu(inventory: Inventory, block: int) -> _Meter:
     used, budget = inventory.supervisor.cpu_threads_used, inventory.supervisor.cpu_budget
     share = used / budget if budget else 0.0
-    tone = _share_tone(share, 1.0, 2.0)
-    return (_label("cpu"), *_bar(share, bar, tone), (f" {used} of {budget} threads", Tone.TEXT))
+    counts = _of(str(used), str(budget), block)
+    return _Meter("cpu", share, _share_tone(share, 1.0, 2.0), ((f" {counts} threads", Tone.TEXT),))
 
 
-def _memory(inventory: Inventory, bar: int) -> Line:
+def _memory(inventory: Inventory, block: int) -> _Meter:
     used, total = inventory.supervisor.memory_used_bytes, inventory.supervisor.memory_total_bytes
     share = used / total if total else 0.0
-    return (
-        _label("mem"),
-        *_bar(share, bar, _share_tone(share, 0.8, 0.95)),
-        (f" {words.sizes(used, total)}", Tone.TEXT),
-    )
+    text = f" {_of(*words.sizes(used, total), block)}"
+    return _Meter("mem", share, _share_tone(share, 0.8, 0.95), ((text, Tone.TEXT),))
 
 
-def _card(card: DeviceStatus, bar: int) -> Line:
-    used, total = card.memory_used_bytes, card.memory_total_bytes
-    share = used / total if used is not None and total else 0.0
-    busy = "" if card.utilisation is None else f" {card.utilisation * 100:3.0f}%"
-    memory = "" if used is None or not total else f" {words.sizes(used, total)}"
-    name = words.clip(words.literal(card.id).replace("cuda:", "gpu ").replace("rocm:", "gpu "), 6)
-    return (
-        (name.ljust(LABEL + 1), Tone.DIM),
-        *_bar(share, bar, Tone.BUSY),
-        (busy, Tone.STRONG),
-        (memory, Tone.TEXT),
-    )
-
-
-def _cards(cards: Sequence[DeviceStatus], bar: int) -> Line:
-    used = sum(card.memory_used_bytes or 0 for card in cards)
-    total = sum(card.memory_total_bytes or 0 for card in cards)
+def _cards(cards: Sequence[DeviceStatus], block: int) -> _Meter:
+    """All accelerators together."""
+    if len(cards) == 1:
+        return _card(cards[0], block)
     known = [card.utilisation for card in cards if card.utilisation is not None]
-    busy = f" {sum(known) / len(known) * 100:.0f}%" if known else ""
-    memory = f" {words.sizes(used, total)}" if total else ""
-    label = f"{len(cards)} gpu".ljust(LABEL + 1)
-    return (
-        (label, Tone.DIM),
-        *_bar(used / total if total else 0.0, bar, Tone.BUSY),
-        (busy, Tone.STRONG),
-        (memory, Tone.TEXT),
+    return _accelerator(
+        f"{len(cards)} gpu",
+        sum(known) / len(known) if known else None,
+        sum(card.memory_used_bytes or 0 for card in cards),
+        sum(card.memory_total_bytes or 0 for card in cards),
+        block,
     )
+
+
+def _card(card: DeviceStatus, block: int) -> _Meter:
+    name = words.literal(card.id).replace("cuda:", "gpu ").replace("rocm:", "gpu ")
+    label = words.clip(name, LABEL)
+    return _accelerator(
+        label, card.utilisation, card.memory_used_bytes or 0, card.memory_total_bytes or 0, block
+    )
+
+
+def _accelerator(label: str, busy: float | None, used: int, total: int, block: int) -> _Meter:
+    pieces: list[Piece] = []
+    if busy is not None:
+        pieces.append((f" {busy * 100:3.0f}%", Tone.STRONG))
+    if total:
+        pieces.append((f" {_of(*words.sizes(used, total), block)}", Tone.TEXT))
+    share = busy if busy is not None else (used / total if total else 0.0)
+    return _Meter(label, share, Tone.BUSY, tuple(pieces))
+
+
+def _of(used: str, total: str, block: int) -> str:
+    return f"{used}/{total}" if block < TERSE_BELOW else f"{used} of {total}"
+
+
+def _label(text: str) -> Piece:
+    return (text.ljust(LABEL), Tone.DIM)
 
 
 def _rate(model: Model, block: int) -> Line:
@@ -213,7 +233,7 @@ def _rate(model: Model, block: int) -> Line:
     )
     number: Line = (_label("req/s"), (words.rate(total).ljust(6), Tone.STRONG))
     room = block - width_of(number) - 3
-    return (*number, (sparkline(model.history.rates("", max(room, 1)), room), Tone.BUSY))
+    return (*number, (sparkline(model.history.rates("", max(room, 1)), room), Tone.TREND))
 
 
 def _latency(inventory: Inventory) -> Line:

@@ -1,0 +1,22 @@
+"""Starts a real supervisor for a benchmark, in a folder of its own, and ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support import Running
+
+
+@contextlib.contextmanager
+def serving(config: str, replicas: int) -> Iterator[Running]:
+    """A supervisor whose replicas are ready."""
+    with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:
+        running = Running(Path(folder), config)
+        try:
+            running.wait_ready(replicas)
+            yield running
+        finally:
+            running.close()
