@@ -184,7 +184,7 @@ class Heartbeat(Message, frozen=True, tag="h"):
     """Each second, and when asked. Counters only grow within an incarnation; times in seconds, sizes in bytes.
 
     forward_age_s: age of the running forward, 0 when none runs. cancelled_rows: rows that left before they were
-    computed, or generations that stopped before their end.
+    computed, generations that stopped before their end, and (as one) requests that left before they were read.
     """
 
     in_flight: int

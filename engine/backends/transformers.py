@@ -134,7 +134,12 @@ class BertEncoder:
     """
 
     def __init__(
-        self, config: dict[str, Any], words: torch.Tensor, places: torch.Tensor, norm: _Norm, layers: list[_Layer]
+        self,
+        config: dict[str, Any],
+        words: torch.Tensor,
+        places: torch.Tensor,
+        norm: _Norm,
+        layers: list[_Layer],
     ) -> None:
         self.width = words.shape[1]
         self.vocabulary = words.shape[0]
@@ -226,7 +231,9 @@ def load_bert(folder: Path, config: dict[str, Any]) -> BertEncoder | None:
             weights = _BertWeights(handle, float(config.get("layer_norm_eps", 1e-12)))
             layers = [weights.layer(index) for index in range(int(config["num_hidden_layers"]))]
             places, norm = weights.places(), weights.norm("embeddings.LayerNorm")
-        with safe_open(file, framework="pt") as handle:  # a mapping of its own: the first one goes, with its pages
+        with safe_open(
+            file, framework="pt"
+        ) as handle:  # a mapping of its own: the first one goes, with its pages
             words = _BertWeights(handle, 0.0).tensor("embeddings.word_embeddings.weight")
     except KeyError as error:
         log.warning("%s has no %s: transformers' own class is used", file, error)
@@ -247,7 +254,9 @@ class _BertWeights:
         """A weight in float32, memory-mapped where it is stored so. Raises KeyError."""
         full = self._prefix + name
         if full not in self._names:  # names from before 2019
-            full = full.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            full = full.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+                "LayerNorm.bias", "LayerNorm.beta"
+            )
         if full not in self._names:
             raise KeyError(name)
         found: torch.Tensor = self._handle.get_tensor(full)
@@ -309,6 +318,22 @@ class PaddedEncoder:
         self._model.to(device)
         self._device = device
 
+    def repack(self) -> None:
+        """Turn the weights of a CPU model's linear layers into the layout that the matrix product wants.
+
+        The same numbers under the same shape, stored column by column: 10 to 15 % less time for forwards of 24
+        to 128 tokens (MiniLM, one thread, AVX512), nothing lost elsewhere. It costs a copy of the weights, so
+        large ones stay as they are, and so do weights that are tied to embeddings.
+        """
+        modules = list(self._model.modules())
+        tied = {id(module.weight) for module in modules if isinstance(module, torch.nn.Embedding)}
+        layers = [one for one in modules if type(one) is torch.nn.Linear and id(one.weight) not in tied]
+        if sum(layer.weight.nbytes for layer in layers) > REPACK_LIMIT_BYTES:
+            return
+        for layer in layers:
+            turned = layer.weight.detach().t().contiguous().t()
+            layer.weight = torch.nn.Parameter(turned, requires_grad=False)
+
 
 def load_padded(folder: Path, dtype: torch.dtype, *, trust_remote_code: bool) -> PaddedEncoder:
     """A model through transformers, on the CPU. Raises LoadError where the checkpoint lacks weights.
@@ -316,7 +341,9 @@ def load_padded(folder: Path, dtype: torch.dtype, *, trust_remote_code: bool) ->
     Attention is sdpa: as fast as eager for short inputs on a CPU, a tenth to a third faster from 128 tokens on, and
     what GPUs want. A model that has no sdpa gets eager from transformers itself.
     """
-    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # weights one after the other: no thread may exist before a fork
+    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = (
+        "1"  # weights one after the other: no thread may exist before a fork
+    )
     with _no_collection():
         from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
         from transformers.utils import logging as library
@@ -329,23 +356,358 @@ def load_padded(folder: Path, dtype: torch.dtype, *, trust_remote_code: bool) ->
     )
     missing = sorted(name for name in info["missing_keys"] if "pooler" not in name)
     if missing:
-        raise LoadError(f"{folder}: the checkpoint lacks {len(missing)} weights, the first is {missing[0]}", final=True)
+        raise LoadError(
+            f"{folder}: the checkpoint lacks {len(missing)} weights, the first is {missing[0]}", final=True
+        )
     model.eval()
     model.config.use_cache = False
     return PaddedEncoder(model)
 
 
-def repack(model: torch.nn.Module) -> None:
-    """Turn the weights of a CPU model's linear layers into the layout that the matrix product wants.
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Imports make objects by the hundred thousand and no garbage: without the collector they take a fifth less."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
-    The same numbers under the same shape, stored column by column: 10 to 20 % less time for forwards of 24 to 128
-    tokens (MiniLM, one thread, AVX512), nothing lost elsewhere. Costs a copy of the weights, so not for large ones.
-    """
-    layers = [module for module in model.modules() if type(module) is torch.nn.Linear]
-    if sum(layer.weight.nbytes for layer in layers) > REPACK_LIMIT_BYTES:
-        return
-    shared = {id(weight) for weight in _shared_weights(model)}
-    for layer in layers:
-        if id(layer.weight) not in shared:
-            turned = layer.weight.detach().t().contiguous().t()
-            layer.weight = torch.nn.Parameter(turned, requires_grad=False)
+
+# ------------------------------------------------------------------------------------------------- tokenisers
+
+
+class Tokeniser:
+    """Texts or token ids to what the model reads: special tokens added, cut to `limit` tokens in all."""
+
+    def __init__(
+        self, tokenizer: tokenizers.Tokenizer, *, limit: int, prompt: str = "", lower_case: bool = False
+    ) -> None:
+        self.limit = limit
+        self._tokenizer = tokenizer
+        self._prompt = prompt
+        self._lower_case = lower_case
+        self._front, self._back = _special_tokens(tokenizer)
+        self._by_word = isinstance(tokenizer.pre_tokenizer, tokenizers.pre_tokenizers.BertPreTokenizer)
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(max_length=limit)
+
+    def encode(self, inputs: Sequence[str | list[int]]) -> list[list[int]]:
+        """Token ids of each input, at most `limit`."""
+        return [self._of_text(one) if isinstance(one, str) else self._of_ids(one) for one in inputs]
+
+    def _of_text(self, text: str) -> list[int]:
+        if self._lower_case:
+            text = text.lower()
+        text = self._prompt + text
+        if self._by_word:
+            return self._of_long_text(text)
+        ids: list[int] = self._tokenizer.encode(text).ids
+        return ids
+
+    def _of_long_text(self, text: str) -> list[int]:
+        """As much of the text as fills `limit` tokens: words are cut each for itself, so the rest changes nothing.
+
+        A text of 64 MiB would else hold up everyone for a minute, to have all but its first page thrown away.
+        """
+        size = 16 * self.limit
+        while size < len(text):
+            end = text.rfind(" ", 0, size)
+            ids: list[int] = self._tokenizer.encode(text[: max(end, 0)]).ids
+            if len(ids) == self.limit:
+                return ids
+            size *= 4
+        whole: list[int] = self._tokenizer.encode(text).ids
+        return whole
+
+    def _of_ids(self, ids: list[int]) -> list[int]:
+        """The ids between the model's special tokens, which they may carry already."""
+        front, back = self._front, self._back
+        around = len(front) + len(back)
+        if (
+            around
+            and len(ids) >= around
+            and ids[: len(front)] == front
+            and ids[len(ids) - len(back) :] == back
+        ):
+            ids = ids[len(front) : len(ids) - len(back)]
+        return [*front, *ids[: self.limit - around], *back]
+
+
+def _special_tokens(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+    """The ids that the tokeniser puts before and after every text."""
+    probe = tokenizer.encode("a")
+    special = probe.special_tokens_mask
+    front = list(itertools.takewhile(lambda place: special[place], range(len(special))))
+    back = list(itertools.takewhile(lambda place: special[place], reversed(range(len(front), len(special)))))
+    return [probe.ids[place] for place in front], [probe.ids[place] for place in reversed(back)]
+
+
+def _load_tokenizer(folder: Path, *, trust_remote_code: bool) -> tokenizers.Tokenizer:
+    """The fast tokeniser of a model. Raises LoadError where there is none."""
+    if _is_plain_tokenizer(folder):
+        return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    with _no_collection():
+        from transformers import AutoTokenizer
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, tokenizers.Tokenizer):
+        raise LoadError(f"{folder}: expected a fast tokeniser (tokenizer.json), found a slow one", final=True)
+    return backend
+
+
+def _is_plain_tokenizer(folder: Path) -> bool:
+    """Whether tokenizer.json alone is BERT's tokeniser: transformers lets tokenizer_config.json overrule it."""
+    if not ((folder / "tokenizer.json").exists() and (folder / "tokenizer_config.json").exists()):
+        return False
+    config = read_json(folder / "tokenizer_config.json")
+    normaliser = read_json(folder / "tokenizer.json").get("normalizer") or {}
+    return (
+        config.get("tokenizer_class") in ("BertTokenizer", "BertTokenizerFast")
+        and normaliser.get("type") == "BertNormalizer"
+        and normaliser.get("lowercase") == config.get("do_lower_case", True)
+        and normaliser.get("strip_accents") == config.get("strip_accents")
+        and normaliser.get("handle_chinese_chars") == config.get("tokenize_chinese_chars", True)
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- tasks
+
+
+class Task(Protocol):
+    """One kind of model. A new one is a file with a `load(checkpoint)` and a line in `TASKS`."""
+
+    name: str
+    routes: frozenset[Route]
+    dimensions: int
+    max_model_len: int
+    normalised: bool
+
+    def to(self, device: torch.device) -> None:
+        """Move the weights to a device."""
+
+    def prepare(self, route: Route, body: bytes, stream: bool) -> Job | Generation:
+        """See Backend."""
+
+    def forward(self, rows: Sequence[Row]) -> Sequence[Any]:
+        """See Backend."""
+
+    def golden(self) -> Sequence[bytes]:
+        """See Backend."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model's files and what is wanted of them; what tasks load their parts from. `served`: name for answers."""
+
+    folder: Path
+    spec: LaunchSpec
+    device: torch.device
+    dtype: torch.dtype
+    served: str
+
+    def encoder(self, folder: Path) -> Encoder:
+        """The encoder in a folder of the model, on the CPU."""
+        config = read_json(folder / "config.json")
+        on_cpu = self.device.type == "cpu" and self.dtype == torch.float32
+        if on_cpu and self.spec.options.get("encoder") != "transformers" and is_plain_bert(config):
+            if (bert := load_bert(folder, config)) is not None:
+                return bert
+        padded = load_padded(folder, self.dtype, trust_remote_code=self.spec.trust_remote_code)
+        if on_cpu:
+            padded.repack()
+        return padded
+
+    def tokeniser(self, folder: Path, *, limit: int, prompt: str, lower_case: bool) -> Tokeniser:
+        """The tokeniser in a folder of the model. Raises LoadError."""
+        tokenizer = _load_tokenizer(folder, trust_remote_code=self.spec.trust_remote_code)
+        return Tokeniser(tokenizer, limit=limit, prompt=prompt, lower_case=lower_case)
+
+    def max_tokens(self, folder: Path, said: int | None) -> int:
+        """Most tokens of an input: what the spec asks, else what the model says, within its positions."""
+        config = read_json(folder / "config.json")
+        positions = _positions(config)
+        asked = self.spec.max_model_len
+        if asked and positions and asked > positions:
+            raise LoadError(
+                f"max_model_len: expected at most {positions} for this model, found {asked}", final=True
+            )
+        file = folder / "tokenizer_config.json"
+        by_tokeniser = read_json(file).get("model_max_length") if file.exists() else None
+        limits = [positions, asked or said or by_tokeniser]
+        return min((int(limit) for limit in limits if limit), default=DEFAULT_MAX_TOKENS)
+
+
+_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl", "longformer")
+"""Models that count positions from the padding id on, and so have fewer than their config says."""
+
+
+def _positions(config: dict[str, Any]) -> int | None:
+    positions = config.get("max_position_embeddings")
+    if positions is None:
+        return None
+    if config.get("model_type") in _OFFSET_POSITIONS:
+        positions -= int(config.get("pad_token_id") or 0) + 1
+    return int(positions)
+
+
+def _load_embed(checkpoint: Checkpoint) -> Task:
+    from engine.backends import embed
+
+    return embed.load(checkpoint)
+
+
+TASKS = {"embed": _load_embed}
+"""The tasks that there are, by name."""
+
+
+def task_of(folder: Path) -> str:
+    """What a model is for, as its own files say it (`task: auto`)."""
+    if folder.is_file():
+        return "generate"
+    if (folder / "modules.json").exists():
+        return "embed"
+    config = read_json(folder / "config.json")
+    architecture = str((config.get("architectures") or ["unknown"])[0])
+    if architecture.endswith("ForSequenceClassification"):
+        return "rerank" if len(config.get("id2label") or (0, 1)) == 1 else "classify"
+    return "generate" if architecture.endswith(("ForCausalLM", "LMHeadModel")) else "embed"
+
+
+# ----------------------------------------------------------------------------------------------------- backend
+
+
+class TransformersBackend(Backend):
+    """One model of a launch specification. `options`: `encoder: transformers` keeps it off `BertEncoder`."""
+
+    _artifact: Artifact
+    _task: Task
+    _digest: str
+
+    def __init__(self, spec: LaunchSpec) -> None:
+        self._spec = spec
+        self._device = _device(spec)
+        self._warm = False
+        self._set_limits()
+
+    def load(self) -> None:
+        """See Backend: weights on the CPU, one thread, no parallel region, so that a fork may follow."""
+        torch.set_num_threads(1)
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads are beyond the budget, and die in a fork
+        self._artifact = resolve(self._spec.artifact, self._spec.revision)
+        folder = self._artifact.path
+        name = task_of(folder) if self._spec.task == "auto" else self._spec.task
+        if name not in TASKS:
+            known = ", ".join(TASKS)
+            raise LoadError(
+                f"task {name} of {self._spec.artifact} is not built yet; there are: {known}", final=True
+            )
+        self._dtype = _dtype(self._spec.dtype, self._device, folder)
+        served = self._spec.replica.partition("/")[0]
+        self._task = TASKS[name](Checkpoint(folder, self._spec, self._device, self._dtype, served))
+        self._digest = weights_digest(folder)
+
+    def adopt(self, spec: LaunchSpec) -> None:
+        """Become another replica of the same deployment: called in a fork of the process that loaded."""
+        self._spec = spec
+        self._device = _device(spec)
+        self._warm = False
+        self._set_limits()
+
+    def warm(self) -> None:
+        """Threads, device and a first forward. On the device thread; `forward` does it where nobody did."""
+        self._warm = True
+        torch.set_num_threads(max(1, self._spec.threads))
+        if torch.get_num_interop_threads() != 1:
+            with contextlib.suppress(RuntimeError):  # can be set once a process, and only before it is used
+                torch.set_num_interop_threads(1)
+        self._task.to(self._device)
+        job = self.prepare(self.golden_route(), self._task.golden()[-1], False)
+        assert isinstance(job, Job)
+        self.forward(job.rows)
+
+    def card(self) -> Card:
+        """See Backend."""
+        spec = self._spec
+        return Card(
+            artifact=spec.artifact,
+            engine="transformers",
+            task=self._task.name,
+            device=spec.device,
+            dtype=str(self._dtype).removeprefix("torch."),
+            threads=spec.threads,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            revision=self._artifact.revision,
+            dimensions=self._task.dimensions,
+            max_model_len=self._task.max_model_len,
+            weights_digest=self._digest,
+            reproducible=os.environ.get("MKL_CBWR"),
+            versions=_versions(),
+        )
+
+    @property
+    def normalised(self) -> bool:
+        """Whether the vectors have unit length, which the golden check then holds them to."""
+        return self._task.normalised
+
+    def prepare(self, route: Route, body: bytes, stream: bool) -> Job | Generation:
+        """See Backend."""
+        if route not in self._task.routes:
+            does = ", ".join(route.name.lower() for route in self._task.routes)
+            raise RequestError(f"this model answers {does}, not {route.name.lower()}", status=404)
+        return self._task.prepare(route, body, stream)
+
+    def forward(self, rows: Sequence[Row]) -> Sequence[Any]:
+        """See Backend."""
+        if not self._warm:
+            self.warm()
+        return self._task.forward(rows)
+
+    def golden(self) -> Sequence[bytes]:
+        """See Backend."""
+        return self._task.golden()
+
+    def golden_route(self) -> Route:
+        """See Backend."""
+        return min(self._task.routes)
+
+    def gpu_bytes(self) -> int:
+        """See Backend: what torch's allocator holds."""
+        return torch.cuda.memory_reserved(self._device) if self._device.type == "cuda" else 0
+
+    def _set_limits(self) -> None:
+        seqs, tokens = (CPU_SEQS, CPU_TOKENS) if self._device.type == "cpu" else (GPU_SEQS, GPU_TOKENS)
+        self.max_num_seqs = self._spec.max_num_seqs or seqs
+        self.max_num_batched_tokens = self._spec.max_num_batched_tokens or tokens
+
+
+def _device(spec: LaunchSpec) -> torch.device:
+    """Where to compute. A GPU replica sees only its own card, so inside it is number 0 (spec 4)."""
+    kind = "cpu" if spec.simulated else spec.device.partition(":")[0]
+    match kind:
+        case "cpu":
+            return torch.device("cpu")
+        case "cuda" | "rocm":
+            return torch.device("cuda", 0)
+        case "mps":
+            return torch.device("mps")
+    raise LoadError(f"device: expected cpu, cuda:N, rocm:N or mps, found {spec.device}", final=True)
+
+
+def _dtype(wanted: str, device: torch.device, folder: Path) -> torch.dtype:
+    """`auto`: float32 on a CPU; elsewhere what the checkpoint says it is stored as."""
+    if wanted == "auto":
+        config = {} if device.type == "cpu" else read_json(folder / "config.json")
+        wanted = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    if wanted not in _DTYPES:
+        raise LoadError(f"dtype: expected auto or one of {', '.join(_DTYPES)}, found {wanted}", final=True)
+    return _DTYPES[wanted]
+
+
+def _versions() -> dict[str, str]:
+    """Versions of what computes; transformers only where it was imported."""
+    names = ("torch", "tokenizers", "transformers")
+    return {name: version(name) for name in names if name in sys.modules}

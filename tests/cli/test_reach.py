@@ -67,6 +67,17 @@ def test_the_runtime_folder_can_be_said(tmp_path: Path, stoker: Stoker) -> None:
         assert stoker("status", "--runtime-dir", str(tmp_path / "elsewhere")).code == 0
 
 
+def test_a_folder_of_somebody_else_is_not_trusted(
+    root: Path, stoker: Stoker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeSupervisor(root):
+        monkeypatch.setattr("os.geteuid", lambda: 12345)
+        ran = stoker("status")
+        monkeypatch.undo()
+    assert ran.code == 1
+    assert "and you are user 12345" in ran.err
+
+
 def test_a_name_that_is_none_is_one_clear_sentence(root: Path, stoker: Stoker) -> None:
     ran = stoker("status", "--name", "../else")
     assert ran.code == 3

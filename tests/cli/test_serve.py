@@ -1,4 +1,4 @@
-"""`stoker serve` with the real supervisor: in the foreground, and in a process of its own behind the dashboard."""
+"""`stoker serve` with the real supervisor: in the foreground, and behind the dashboard in its own process."""
 
 from __future__ import annotations
 

@@ -119,6 +119,15 @@ def test_on_a_terminal_control_characters_are_shown_and_not_obeyed(root: Path) -
     assert "\\x1b]0;title\\x07 \\x9b31m \\u202e back\\x0dward [bold]" in terminal.text
 
 
+def test_json_on_a_terminal_stays_json_and_is_not_obeyed(root: Path) -> None:
+    with FakeSupervisor(root) as fake:
+        fake.lines = [line("\x1b[31m \x9b31m \u202e")]
+        with Terminal(command("logs", "--json"), columns=200) as terminal:
+            assert terminal.wait() == 0
+    assert "\x9b" not in terminal.raw
+    assert msgspec.json.decode(terminal.raw, type=LogLine).text == "\x1b[31m \x9b31m \u202e"
+
+
 # ------------------------------------------------------------------------------------------- following
 
 
@@ -176,6 +185,19 @@ def test_a_restarted_supervisor_is_followed_from_its_first_event(root: Path) -> 
                 successor.keep(Warned(message="first"))
                 assert stream.word() == "the supervisor is back"
                 assert msgspec.json.decode(stream.line())["message"] == "first"
+
+
+def test_a_restarted_supervisor_with_the_same_pid_is_seen_by_its_numbers(root: Path) -> None:
+    with FakeSupervisor(root) as fake:
+        fake.keep(READY)
+        fake.keep(READY)
+        with following("events", "-f", "--json") as stream:
+            fake.wait_for(Subscribe)
+            fake.__exit__()
+            stream.word()
+            with FakeSupervisor(root) as successor:
+                successor.keep(Warned(message="first"))
+                assert msgspec.json.decode(stream.line())["seq"] == 1
 
 
 def test_a_reconnect_to_the_same_supervisor_goes_on_after_the_last_event(root: Path) -> None:

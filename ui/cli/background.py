@@ -64,7 +64,7 @@ def start(arguments: Sequence[str], log: Path) -> Started:
 
 
 def wait_until_it_answers(started: Started, runtime: RuntimeDir) -> None:
-    """Return when the control socket answers. Raises CouldNotStart; breaking the wait off ends the process."""
+    """Return when the control socket answers. Raises CouldNotStart; breaking the wait off ends it."""
     try:
         with progress() as line:
             line.show(f"starting the supervisor {runtime.name!r}")

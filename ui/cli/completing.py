@@ -1,11 +1,8 @@
-"""Names for the shell's completion, asked from the running supervisor; where none answers at once, there are
-none.
-"""
+"""Names for the shell's completion, asked from the running supervisor; none where it does not answer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -49,9 +46,8 @@ def _replicas(inventory: Inventory) -> list[str]:
 def _names(ctx: click.Context, incomplete: str, pick: Callable[[Inventory], list[str]]) -> list[str]:
     from ui.cli.reach import Where, inventory_of
 
-    name, runtime_dir = ctx.params.get("name"), ctx.params.get("runtime_dir")
     try:
-        with Where(name, Path(runtime_dir) if runtime_dir else None).connect() as client:
+        with Where(ctx.params.get("name"), ctx.params.get("runtime_dir")).connect() as client:
             return [each for each in pick(inventory_of(client, PATIENCE_S)) if each.startswith(incomplete)]
     except StokerError:
         return []

@@ -1,5 +1,4 @@
-"""What `stoker serve` is to run: the document of `-c`, or a new one, with what the flags say written into it
-(spec 3, 4).
+"""What `stoker serve` is to run: a document, with what the flags say written into it (spec 3, 4).
 
 Flags are edits of the document, there is no second state. Without `-c` a document made of MODEL lives in
 memory only.
@@ -52,9 +51,7 @@ class Flags:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A document ready to run. `path` is its file, None in memory; `edited`: the file does not say this
-    yet.
-    """
+    """A document ready to run. path: its file, None in memory. edited: the file does not say this yet."""
 
     loaded: LoadedConfig
     path: Path | None
@@ -67,8 +64,9 @@ class Prepared:
 
 
 def prepare(flags: Flags) -> Prepared:
-    """Read, edit and check the document; nothing is written. Raises ConfigError, PlacementError and other
-    StokerErrors.
+    """Read, edit and check the document, and write nothing.
+
+    Raises NothingToServe, NotResizable, ConfigError, CannotEdit, PlacementError.
     """
     path = flags.file or (DEFAULT_FILE if flags.model is None and DEFAULT_FILE.exists() else None)
     if path is None and flags.model is None:

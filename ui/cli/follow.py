@@ -68,8 +68,7 @@ Heard = AnyEvent | LogLine | Gap | Lost | Back
 def follow(path: str, command: Subscribe, lines: GetLogs | None = None) -> Iterator[Heard]:
     """What a subscriber at that control socket hears, for ever. `lines`: log lines to begin with.
 
-    Raises NotRunning where no supervisor is there at first, CommandRefused where the subscription is not
-    taken.
+    Raises NotRunning where no supervisor is there at first, CommandRefused where it refuses the subscription.
     """
     follower = _Follower(path, command, lines)
     yield from follower.session()
@@ -105,16 +104,16 @@ class _Follower:
                 yield Lost(str(error))
 
     def _begin(self, client: ControlClient) -> Iterator[Heard]:
-        pid, again = inventory_of(client).supervisor.pid, self._pid is not None
-        if again and pid != self._pid and self._command.events:
+        now, again = inventory_of(client).supervisor, self._pid is not None
+        if again and (now.pid != self._pid or now.last_event < (self._last_event or 0)):
             self._last_event = 0
         subscribed = ask(client, msgspec.structs.replace(self._command, since=self._last_event), Subscribed)
         first = self._first_lines(client, again)
-        self._pid = pid
+        self._pid = now.pid
         if again:
             yield Back()
         yield from self._events(subscribed.events, subscribed.missed)
-        self._last_event = max(self._last_event or 0, subscribed.inventory.supervisor.last_event)
+        self._last_event = subscribed.inventory.supervisor.last_event
         yield from first
 
     def _first_lines(self, client: ControlClient, again: bool) -> list[LogLine]:
@@ -123,7 +122,7 @@ class _Follower:
         count = LINES_AFTER_LOSS if again else self._lines.lines
         answer = ask(client, msgspec.structs.replace(self._lines, lines=count), Lines).lines
         fresh = [line for line in answer if line.time > self._newest.get(line.replica, 0.0)]
-        self._newest = {line.replica: line.time for line in answer}
+        self._newest |= {line.replica: line.time for line in answer}
         self._first_answer, self._repeats_until = frozenset(answer), time.monotonic() + REPEATS_S
         return fresh
 
@@ -166,9 +165,7 @@ class _Follower:
 
 
 def _identity(path: str) -> tuple[int, ...]:
-    """What tells a socket from one that was bound later under the same name. Raises NotRunning where there is
-    none.
-    """
+    """What tells a socket from a later one of the same name. Raises NotRunning where there is none."""
     try:
         found = os.stat(path)
     except OSError as error:

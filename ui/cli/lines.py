@@ -15,16 +15,16 @@ import msgspec
 from supervisor.control.events import AnyEvent
 from supervisor.control.messages import LogLine
 from ui.cli.follow import Back, Gap, Heard, Lost
-from ui.cli.say import coloured, emit, on_terminal, printable, say
+from ui.cli.say import coloured, emit, json_text, on_terminal, printable, say
 
 REPLICA_COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_blue")
 
-Writer = Callable[[AnyEvent | LogLine], str | bytes]
+Writer = Callable[[AnyEvent | LogLine], str]
 
 
-def as_json(item: AnyEvent | LogLine) -> bytes:
+def as_json(item: AnyEvent | LogLine) -> str:
     """One JSON object, on one line."""
-    return msgspec.json.encode(item)
+    return json_text(msgspec.json.encode(item))
 
 
 def as_text(item: AnyEvent | LogLine) -> str:

@@ -31,9 +31,7 @@ ERROR_EXITS = {
     "ui.cli.reach.SeveralRunning": Exit.USAGE,
     "supervisor.control.client.NotRunning": Exit.NOT_RUNNING,
 }
-"""Exit codes of Stoker's errors, by name so that none of their modules is loaded for it; any other is a
-failure.
-"""
+"""Exit codes of Stoker's errors, by name, so that no module is loaded for it; any other is a failure."""
 
 
 class ForeignSupervisor(StokerError):
@@ -111,9 +109,7 @@ def stoker() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line, the process's own unless given, and return its exit code. Verbs raise, this
-    translates.
-    """
+    """Run one command line, this process's unless given; the exit code. Verbs raise, and this translates."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -142,11 +138,10 @@ def exit_of(error: StokerError) -> Exit:
 
 
 def check_owner(ours: str, theirs: str) -> None:
-    """Raises ForeignSupervisor unless the package `supervisor` at `theirs` is the one that came with `ui` at
-    `ours`.
+    """Raises ForeignSupervisor unless the `supervisor` at `theirs` came with the `ui` at `ours`.
 
-    supervisord's package has the same import name; installed into one environment the two share or shadow a
-    folder.
+    supervisord's package has the same import name: in one environment the two share a folder, or one hides
+    the other.
     """
     folder = os.path.dirname(theirs)
     beside_ours = os.path.dirname(folder) == os.path.dirname(os.path.dirname(ours))
@@ -180,9 +175,7 @@ def _no_such_verb(word: str) -> str:
 
 
 def _close_stdout_quietly() -> None:
-    """Where standard output takes no more, what is left for it is dropped, so that Python's own flush cannot
-    complain.
-    """
+    """Drop what is left for a standard output that takes no more, before Python itself complains of it."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()

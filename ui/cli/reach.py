@@ -7,6 +7,7 @@ machine with a single supervisor, and standard error says so. Between several a 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,7 @@ class Where:
     def runtime(self) -> RuntimeDir:
         """The running supervisor that is meant. Raises NotRunning, SeveralRunning."""
         root = self.root.absolute() if self.root else runtime_root()
+        _check_owner(root)
         running = [each.name for each in running_supervisors(root)]
         name = choose(self.name, running)
         if self.name is None and name != DEFAULT_NAME:
@@ -54,6 +56,19 @@ class Where:
     def connect(self) -> ControlClient:
         """A client of that supervisor, to be used as a context manager. Raises NotRunning, SeveralRunning."""
         return ControlClient(str(self.runtime().control))
+
+
+def _check_owner(root: Path) -> None:
+    """Raises StokerError where somebody else could have put sockets there (spec 15: the same user)."""
+    try:
+        owner = os.stat(root).st_uid
+    except OSError:
+        return
+    if owner != os.geteuid():
+        raise StokerError(
+            f"{root} belongs to user {owner}, and you are user {os.geteuid()}: a supervisor obeys its "
+            "own user only; become that user, or set STOKER_RUNTIME_DIR to a folder of your own"
+        )
 
 
 def choose(asked: str | None, running: Sequence[str]) -> str:

@@ -18,19 +18,17 @@ import click
 from engine.errors import StokerError
 
 _OBEYED = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that a terminal obeys instead of showing: C0 but for the tab, C1, direction marks, lone
-surrogates.
-"""
+"""What a terminal obeys instead of showing it: C0 but for the tab, C1, direction marks, lone surrogates."""
+_OBEYED_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""The same in JSON, which has C0 escaped already; all of these can only stand within a string of it."""
 
 
 class CannotWrite(StokerError):
     """Standard output does not take what is written to it."""
 
 
-def emit(line: str | bytes) -> None:
-    """One line of data, flushed, so that a reader behind a pipe has it at once. Raises CannotWrite,
-    BrokenPipeError.
-    """
+def emit(line: str) -> None:
+    """One line of data, flushed: a reader has it at once. Raises CannotWrite, BrokenPipeError."""
     try:
         click.echo(line, color=True)
     except BrokenPipeError:
@@ -41,7 +39,8 @@ def emit(line: str | bytes) -> None:
 
 def say(words: str) -> None:
     """Words for a person; several lines are fine."""
-    click.echo("\n".join(shown(line, sys.stderr) for line in words.split("\n")), err=True)
+    lines = words.split("\n")
+    click.echo("\n".join(map(printable, lines) if on_terminal(sys.stderr) else lines), err=True)
 
 
 def printable(text: str) -> str:
@@ -49,11 +48,10 @@ def printable(text: str) -> str:
     return _OBEYED.sub(_escaped, text)
 
 
-def shown(text: str, stream: TextIO | None = None) -> str:
-    """The text as it may go to that stream (standard output unless said): escaped on a terminal, untouched in
-    a pipe.
-    """
-    return printable(text) if on_terminal(stream or sys.stdout) else text
+def json_text(encoded: bytes) -> str:
+    """JSON for standard output; on a terminal, what it would obey is escaped in the way of JSON."""
+    text = encoded.decode()
+    return _OBEYED_IN_JSON.sub(_escaped_in_json, text) if on_terminal(sys.stdout) else text
 
 
 def on_terminal(stream: TextIO | None) -> bool:
@@ -75,9 +73,7 @@ def takes_symbols(stream: TextIO) -> bool:
 
 
 class Progress:
-    """One line on standard error that says how far a wait is; on a terminal only, and gone when the wait is
-    over.
-    """
+    """One line on standard error that says how far a wait is, where standard error is a terminal."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -115,3 +111,7 @@ def progress() -> Iterator[Progress]:
 def _escaped(match: re.Match[str]) -> str:
     code = ord(match.group())
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def _escaped_in_json(match: re.Match[str]) -> str:
+    return f"\\u{ord(match.group()):04x}"

@@ -5,10 +5,11 @@ A table is data here (columns and rows of cells), so that both pictures show the
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ui.cli.say import printable
+from ui.cli.say import emit, on_terminal, printable, takes_symbols
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -36,17 +37,27 @@ class Table(NamedTuple):
 
 
 def plain(table: Table) -> list[str]:
-    """Aligned lines without colour or glyphs, two blanks between columns, `-` where there is nothing to
-    say.
-    """
+    """Aligned lines, two blanks between columns, `-` where there is nothing to say."""
     texts = [[column.title for column in table.columns]]
     texts += [[" ".join(cell.text.split()) or "-" for cell in row] for row in table.rows]
     widths = [max(len(row[index]) for row in texts) for index in range(len(table.columns))]
     return ["  ".join(_aligned(row, widths, table.columns)).rstrip() for row in texts]
 
 
-def drawn(table: Table, width: int, symbols: bool) -> RenderableType:
-    """The table for a terminal `width` columns wide; `symbols`: glyphs beyond ASCII can be shown."""
+def show(table: Table, heading: str = "") -> None:
+    """The table on standard output; `heading`: a line above it, on a terminal only."""
+    if not on_terminal(sys.stdout):
+        for line in plain(table):
+            emit(line)
+        return
+    screen = console()
+    if heading:
+        screen.print(printable(heading))
+    screen.print(drawn(table, screen.width))
+
+
+def drawn(table: Table, width: int) -> RenderableType:
+    """The table for a terminal `width` columns wide, with glyphs where it can show them."""
     import rich.box
     import rich.table
     from rich.text import Text
@@ -64,6 +75,7 @@ def drawn(table: Table, width: int, symbols: bool) -> RenderableType:
             no_wrap=not last,
             overflow="fold" if last else "ellipsis",
         )
+    symbols = takes_symbols(sys.stdout)
     for row in table.rows:
         picture.add_row(*(Text(_with_glyph(row[index], symbols), style=row[index].style) for index in kept))
     return picture

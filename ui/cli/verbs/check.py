@@ -13,7 +13,7 @@ from supervisor.config.schema import Deployment
 from supervisor.host.devices import list_devices
 from ui.cli import tables
 from ui.cli.document import missing_devices
-from ui.cli.say import emit, say
+from ui.cli.say import emit, json_text, say
 from ui.cli.tables import Cell, Column, Table
 from ui.cli.units import count
 from ui.cli.verb import Verb, json_option
@@ -39,10 +39,9 @@ def check(file: Path, as_json: bool) -> None:
     """
     loaded = load_config(file)
     if as_json:
-        emit(msgspec.json.encode(_plan(loaded)))
+        emit(json_text(msgspec.json.encode(_plan(loaded))))
     else:
-        for line in tables.plain(_table(loaded)):
-            emit(line)
+        tables.show(_table(loaded))
     for warning in loaded.warnings + missing_devices(loaded.config, list_devices().devices):
         say(f"warning: {warning}")
     deployments = loaded.config.deployments.values()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 import msgspec
 
@@ -11,7 +9,7 @@ from supervisor.control.messages import DeviceStatus
 from supervisor.host.devices import Device, list_devices
 from ui.cli import tables
 from ui.cli.picture import device_table
-from ui.cli.say import emit, on_terminal, say, takes_symbols
+from ui.cli.say import emit, json_text, say
 from ui.cli.verb import Verb, json_option
 
 
@@ -30,13 +28,9 @@ def devices(as_json: bool) -> None:
     report = list_devices()
     found = [_status(device) for device in report.devices]
     if as_json:
-        emit(msgspec.json.encode(found))
-    elif on_terminal(sys.stdout):
-        console = tables.console()
-        console.print(tables.drawn(device_table(found), console.width, takes_symbols(sys.stdout)))
+        emit(json_text(msgspec.json.encode(found)))
     else:
-        for line in tables.plain(device_table(found)):
-            emit(line)
+        tables.show(device_table(found))
     for problem in report.problems:
         say(f"warning: {problem}")
 

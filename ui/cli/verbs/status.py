@@ -15,7 +15,7 @@ from supervisor.host.runtime import RuntimeDir
 from ui.cli import tables
 from ui.cli.picture import heading, inventory_table, warnings_of
 from ui.cli.reach import Where, inventory_of
-from ui.cli.say import emit, on_terminal, printable, say, takes_symbols
+from ui.cli.say import emit, json_text, on_terminal, printable, say
 from ui.cli.verb import Verb, json_option, which_supervisor
 
 REDRAW_S = 1.0
@@ -51,22 +51,12 @@ def status(where: Where, as_json: bool, watch: bool) -> None:
 
 def _show(inventory: Inventory, as_json: bool) -> None:
     if as_json:
-        text = msgspec.json.encode(inventory)
-        emit(msgspec.json.format(text, indent=2) if on_terminal(sys.stdout) else text)
+        encoded = msgspec.json.encode(inventory)
+        emit(json_text(msgspec.json.format(encoded, indent=2) if on_terminal(sys.stdout) else encoded))
         return
-    if on_terminal(sys.stdout):
-        _draw(inventory)
-    else:
-        for line in tables.plain(inventory_table(inventory)):
-            emit(line)
+    tables.show(inventory_table(inventory), heading(inventory.supervisor))
     for warning in warnings_of(inventory):
         say(f"warning: {warning}")
-
-
-def _draw(inventory: Inventory) -> None:
-    console = tables.console()
-    console.print(printable(heading(inventory.supervisor)))
-    console.print(tables.drawn(inventory_table(inventory), console.width, takes_symbols(sys.stdout)))
 
 
 # --------------------------------------------------------------------------------------------- --watch
@@ -92,7 +82,7 @@ def _redraw(runtime: RuntimeDir) -> None:
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         for found in _each_second(runtime):
             if isinstance(found, Inventory):
-                table = tables.drawn(inventory_table(found), console.width, takes_symbols(sys.stdout))
+                table = tables.drawn(inventory_table(found), console.width)
                 notes = [Text(printable(f"warning: {text}"), style="yellow") for text in warnings_of(found)]
                 live.update(Group(Text(printable(heading(found.supervisor))), table, *notes), refresh=True)
             else:
