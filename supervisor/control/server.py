@@ -33,6 +33,7 @@ from supervisor.control.messages import (
     encode,
 )
 from supervisor.control.messages import Events as EventsAnswer
+from supervisor.links.monitor import HandshakeMonitor
 
 MOST_QUEUED = 2000
 """Notices that wait for one subscriber in its socket before it misses some."""
@@ -79,6 +80,7 @@ class ControlServer:
         socket.setsockopt(zmq.LINGER, 500)
         socket.bind(f"ipc://{path}")
         self._socket = socket
+        self._monitor = HandshakeMonitor(socket, on_bad_frame)
         self._fd = int(socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._fd, self._look)
         events.listen(self._on_event)
@@ -86,6 +88,7 @@ class ControlServer:
     def close(self) -> None:
         """Stop answering; what was sent still leaves."""
         self._loop.remove_reader(self._fd)
+        self._monitor.close()
         if self._log_timer is not None:
             self._log_timer.cancel()
         self._socket.close()

@@ -29,6 +29,7 @@ from engine.messages import (
     decode_to_supervisor,
     encode,
 )
+from supervisor.links.monitor import HandshakeMonitor
 
 MOST_A_TURN = 256
 """Messages read in one turn of the loop, so that HTTP gets its turn under a flood."""
@@ -57,6 +58,7 @@ class EngineLink:
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.bind(self.endpoint)
         self._socket = socket
+        self._monitor = HandshakeMonitor(socket, on_bad_frame)
         self._fd = int(socket.getsockopt(zmq.FD))
         self._loop.add_reader(self._fd, self._look)
 
@@ -76,6 +78,7 @@ class EngineLink:
     def close(self) -> None:
         """Stop listening."""
         self._loop.remove_reader(self._fd)
+        self._monitor.close()
         self._socket.close()
 
     def send(self, identity: bytes, message: ToEngine, body: bytes | None) -> bool:

@@ -138,6 +138,11 @@ def _summed(field: str, shown: Callable[[float], str], tone: Tone = Tone.TEXT) -
     return cell
 
 
+def threads_of(deployment: DeploymentStatus) -> int:
+    """Intra-op threads of its replicas that have a process."""
+    return sum(replica.threads or 0 for replica in deployment.replicas if replica.pid is not None)
+
+
 def _count(value: float) -> str:
     return str(int(value))
 
@@ -192,7 +197,7 @@ COLUMNS: tuple[Column, ...] = (
         "its process",
     ),
     Column(
-        "in_flight", "FLIGHT", 6, 2,
+        "in_flight", "FLIGHT", 7, 2,
         lambda r, h: _number(str(r.in_flight), not r.in_flight, _fullness(r.in_flight)),
         _summed("in_flight", _count, Tone.STRONG),
         "exchanges in flight, 32 at most",
@@ -206,7 +211,7 @@ COLUMNS: tuple[Column, ...] = (
         letter="B", sort_key=lambda r: (r.outstanding_bytes,),
     ),
     Column(
-        "rate", "REQ/S", 5, 3,
+        "rate", "REQ/S", 6, 3,
         lambda r, h: _number(words.rate(r.requests_per_s), r.requests_per_s < 0.05),
         lambda d, h: _number(words.rate(d.requests_per_s), d.requests_per_s < 0.05, Tone.STRONG),
         "requests answered each second",
@@ -253,14 +258,14 @@ COLUMNS: tuple[Column, ...] = (
         "memory on its card",
     ),
     Column(
-        "threads", "THR", 3, 13,
+        "threads", "THR", 4, 13,
         lambda r, h: _of_process(r, "" if r.threads is None else str(r.threads), False),
-        _summed("threads", _count, Tone.STRONG),
+        lambda d, h: _number(str(threads_of(d)), not threads_of(d), Tone.STRONG),
         "intra-op threads",
         letter="T", sort_key=lambda r: (r.threads or 0,),
     ),
     Column(
-        "restarts", "RST", 3, 7,
+        "restarts", "RST", 4, 7,
         lambda r, h: _number(str(r.restarts), not r.restarts, Tone.WARN),
         lambda d, h: _number(str(d.restarts), not d.restarts, Tone.STRONG),
         "restarts",

@@ -126,6 +126,14 @@ def spread(left: Line, right: Line, width: int) -> Line:
     return (*kept, (" " * max(room, 0), Tone.TEXT), *right)
 
 
+def rule(title: str, width: int, tone: Tone = Tone.TITLE, state: str = "") -> Line:
+    """A line across, with a title at its left and a state at its right."""
+    left: Line = (("─ ", Tone.FAINT), (title, tone), (" ", Tone.FAINT))
+    right: Line = ((f" {state} ", Tone.WARN), ("─", Tone.FAINT)) if state else (("─", Tone.FAINT),)
+    middle = "─" * max(width - width_of(left) - width_of(right), 0)
+    return spread((*left, (middle, Tone.FAINT)), right, width)
+
+
 # --------------------------------------------------------------------------------------------- without UTF-8
 
 _PAIRS = (
@@ -135,7 +143,7 @@ _PAIRS = (
     ("▁▂▃▄▅▆▇█", "_.:-=+*#"),  # sparklines
     ("▌▐▎▏▕▔▀", "|||||--"),
     ("▾▸→←↑↓↵✓", "v>><^v<+"),
-    ("…·•≤≥×−‹›", ".-*<>x-<>"),
+    ("…·•≤≥×−‹›␣", ".-*<>x-<>_"),
 )
 _ASCII = {ord(fancy): simple for pair in _PAIRS for fancy, simple in zip(*pair, strict=True)}
 

@@ -277,7 +277,7 @@ class ControlSource:
     async def _pass_on_lines(
         self, client: AsyncControlClient, mailbox: Mailbox[LogLine], of: RowKey, seam: LogLine | None
     ) -> LogLine | None:
-        """The stream until it is quiet for a while. It may repeat lines of the past: the seam was the last."""
+        """The stream until it is quiet. It may repeat lines of the past: the seam was the last."""
         fresh = False
         while True:
             try:

@@ -32,7 +32,8 @@ class ConfirmScreen(Dialog[bool]):
         super().__init__()
         self._orders = orders
         self._desk = desk
-        self.TITLE_TEXT = f"{orders.action.label.capitalize()}?"
+        what = orders.orders[0].key if len(orders.orders) == 1 else f"{len(orders.orders)} replicas"
+        self.TITLE_TEXT = words.literal(f"{orders.action.label.capitalize()} {what}?")
 
     def compose_body(self) -> ComposeResult:
         yield Label(self._body(), markup=False, id="body")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -13,10 +14,9 @@ from ui.dashboard import keymap, words
 from ui.dashboard.columns import COLUMNS
 from ui.dashboard.paint import Line, Tone
 from ui.dashboard.states import DEPLOYMENT_LOOKS, REPLICA_LOOKS
-from ui.dashboard.widgets.line_view import LineView
+from ui.dashboard.widgets.line_view import Page
 
-KEY_WIDTH = 15
-NAME_WIDTH = 14
+INDENT, KEY_WIDTH, NAME_WIDTH = 3, 13, 16
 
 
 class HelpScreen(ModalScreen[None]):
@@ -32,33 +32,42 @@ class HelpScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="page"):
-            yield LineView("help · j k scroll, Esc closes", id="help-lines")
+            yield Page("help · j k scroll, Esc closes", id="help-lines")
 
     def on_mount(self) -> None:
-        view = self.query_one(LineView)
-        view.append(help_lines(self._readonly))
-        view.action_first()
-        view.focus()
+        self.query_one(Page).focus()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._fill)
+
+    def _fill(self) -> None:
+        page = self.query_one(Page)
+        page.empty()
+        page.append(help_lines(self._readonly, page.size.width))
+        page.action_first()
 
     def action_close(self) -> None:
         self.dismiss(None)
 
 
-def help_lines(readonly: bool) -> list[Line]:
-    """The whole page."""
+def help_lines(readonly: bool, width: int) -> list[Line]:
+    """The whole page, its sentences wrapped to the width."""
+    room = max(width - INDENT - KEY_WIDTH - NAME_WIDTH - 1, 20)
     lines: list[Line] = []
     for group, actions in keymap.by_group(readonly):
         lines += [(), ((f" {group.value}", Tone.STRONG),)]
         for action in actions:
-            keys = " ".join(_written(key) for key in action.keys) or ": palette"
-            lines.append(
-                (
-                    ("   ", Tone.TEXT),
-                    (words.fit(keys, KEY_WIDTH), Tone.KEY),
-                    (words.fit(action.label, NAME_WIDTH + 2), Tone.TEXT),
-                    (action.help, Tone.DIM),
+            keys = " ".join(_written(key) for key in action.keys) or ": theme"
+            for index, sentence in enumerate(textwrap.wrap(action.help, room)):
+                first = index == 0
+                lines.append(
+                    (
+                        (" " * INDENT, Tone.TEXT),
+                        (words.fit(keys if first else "", KEY_WIDTH), Tone.KEY),
+                        (words.fit(action.label if first else "", NAME_WIDTH), Tone.TEXT),
+                        (sentence, Tone.DIM),
+                    )
                 )
-            )
     lines += [(), ((" States of a replica", Tone.STRONG),)]
     lines += [_state(name, look.glyph, look.tone, look.means) for name, look in REPLICA_LOOKS.items()]
     lines += [(), ((" States of a deployment", Tone.STRONG),)]
@@ -66,13 +75,17 @@ def help_lines(readonly: bool) -> list[Line]:
     lines += [(), ((" Columns; the wider the terminal, the more of them", Tone.STRONG),)]
     for column in COLUMNS:
         lines.append(
-            (("   ", Tone.TEXT), (words.fit(column.title, KEY_WIDTH), Tone.TEXT), (column.means, Tone.DIM))
+            (
+                (" " * INDENT, Tone.TEXT),
+                (words.fit(column.title, KEY_WIDTH + 3), Tone.TEXT),
+                (column.means, Tone.DIM),
+            )
         )
     return lines
 
 
 def _state(name: str, glyph: str, tone: Tone, means: str) -> Line:
-    return (("   ", Tone.TEXT), (words.fit(f"{glyph} {name}", KEY_WIDTH), tone), (means, Tone.DIM))
+    return ((" " * INDENT, Tone.TEXT), (words.fit(f"{glyph} {name}", KEY_WIDTH + 3), tone), (means, Tone.DIM))
 
 
 _WRITTEN = {

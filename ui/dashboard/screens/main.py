@@ -18,13 +18,14 @@ from ui.dashboard.desk import Desk
 from ui.dashboard.keymap import Needs, Place
 from ui.dashboard.lines import event_line, log_line, missed_line, skipped_line
 from ui.dashboard.orders import Target
-from ui.dashboard.paint import Tone
+from ui.dashboard.paint import Tone, rule
 from ui.dashboard.rows import Order, RowKey, build_rows
 from ui.dashboard.screens.acting import ActingScreen
 from ui.dashboard.screens.details import DetailsScreen
 from ui.dashboard.screens.scale import ScaleScreen
 from ui.dashboard.source import EventsHappened, LinesWritten
 from ui.dashboard.widgets.bottom_line import BottomLine
+from ui.dashboard.widgets.facts import Facts, facts_about
 from ui.dashboard.widgets.fleet_table import FleetTable
 from ui.dashboard.widgets.line_view import LineView
 from ui.dashboard.widgets.masthead import Around, Masthead
@@ -35,6 +36,7 @@ seconds.
 """
 SIDE_BY_SIDE_FROM = 140
 TALL_FROM = 30
+INSPECTOR_FROM_WIDTH, INSPECTOR_FROM_HEIGHT = 160, 45
 LOWEST_PANE = 4
 ROW_STEP = 4
 """The table's height goes in steps of so many rows, so that a replica more does not move everything below it.
@@ -60,8 +62,9 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         yield Masthead(id="masthead")
         yield FleetTable(self.desk.now, id="fleet")
         with Horizontal(id="panes"):
-            yield LineView("events", id="events")
-            yield LineView("logs", id="logs")
+            yield LineView("events", hang=12, wraps=True, id="events")
+            yield LineView("logs", hang=10, id="logs")
+            yield Facts(id="inspector")
         yield BottomLine(id="bottom")
         yield Input(id="needle", compact=True, select_on_focus=False)
 
@@ -98,6 +101,7 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         self._show_head()
         self._show_keys()
         self._share_height()
+        self._inspect()
 
     def _layout_of_columns(self) -> Layout:
         table = self.table
@@ -152,6 +156,18 @@ class MainScreen(ActingScreen, inherit_bindings=False):
     def _cursor_moved(self) -> None:
         self._show_keys()
         self._show_head()
+        self._inspect()
+
+    def _inspect(self) -> None:
+        """Where there is room, the facts of the row under the cursor beside the events."""
+        inspector = self.query_one(Facts)
+        big = self.size.width >= INSPECTOR_FROM_WIDTH and self.size.height >= INSPECTOR_FROM_HEIGHT
+        key = self.table.cursor
+        inspector.display = big and self._log_of is None and key is not None
+        if inspector.display and key is not None:
+            width = self.size.width // (2 if self._shows_events else 1)
+            title = rule(words.literal(key.replica or key.deployment), width)
+            inspector.show([title, *facts_about(key, self.desk.model.inventory, width)])
 
     # ------------------------------------------------------------------------------------------------- news
 

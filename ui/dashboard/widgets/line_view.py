@@ -17,18 +17,22 @@ from textual.binding import BindingType
 from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollTo, ScrollUp
 from textual.strip import Strip
 
 from ui.dashboard import keymap, words
 from ui.dashboard.keymap import Place
-from ui.dashboard.paint import Line, Painter, Piece, Tone, plain, spread, width_of
+from ui.dashboard.paint import Line, Painter, Piece, Tone, plain, rule, width_of
 
 KEPT_LINES = 5000
 TITLE_ROWS = 1
 
 
 class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
-    """Lines of pieces, with follow, wrap and search. title: drawn in a rule above them."""
+    """Lines of pieces, with follow, wrap and search.
+
+    title: drawn in a rule above them. hang: cells by which the rest of a wrapped line is set in.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [*keymap.bindings(Place.LOGS)]
 
@@ -43,9 +47,10 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
             self.view = view
 
     def __init__(
-        self, title: str, *, keep: int = KEPT_LINES, id: str | None = None, classes: str | None = None
+        self, title: str, *, hang: int = 0, wraps: bool = False, keep: int = KEPT_LINES, id: str | None = None
     ) -> None:
-        super().__init__(id=id, classes=classes)
+        super().__init__(id=id)
+        self._hang = hang
         self._title = title
         self._keep = keep
         self._lines: collections.deque[Line] = collections.deque()
@@ -53,9 +58,8 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         self._drawn: list[Line] = []
         self._widest = 0
         self._wrapped_at = 0
-        self._settling = False
         self.follows = True
-        self.wraps = False
+        self.wraps = wraps
         self.needle = ""
 
     # ----------------------------------------------------------------------------------------------- contents
@@ -94,7 +98,9 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         self._settle(dropped)
 
     def _broken(self, line: Line) -> list[Line]:
-        return break_line(line, self._wrapped_at) if self.wraps and self._wrapped_at > 0 else [line]
+        return (
+            break_line(line, self._wrapped_at, self._hang) if self.wraps and self._wrapped_at > 0 else [line]
+        )
 
     def _rebreak(self) -> None:
         """Break every line again: the width or the wish has changed."""
@@ -109,14 +115,12 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
 
     def _settle(self, dropped: int = 0) -> None:
         """Fit the scroll position to the contents: at the end while following, else where the reader is."""
-        self._settling = True
         width = 0 if self.wraps else self._widest
         self.virtual_size = Size(width, len(self._drawn) + TITLE_ROWS)
         if self.follows:
             self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
         elif dropped:
             self.scroll_to(y=max(self.scroll_y - dropped, 0), animate=False, force=True)
-        self._settling = False
         self.refresh()
 
     def on_resize(self) -> None:
@@ -126,11 +130,6 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
             self._settle()
 
     # ---------------------------------------------------------------------------------------------- scrolling
-
-    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        super().watch_scroll_y(old_value, new_value)
-        if new_value < old_value and self.follows and not self._settling:
-            self._set_follow(False)
 
     def _set_follow(self, on: bool) -> None:
         self.follows = on
@@ -164,6 +163,14 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         self._set_follow(False)
+
+    def on_scroll_up(self, event: ScrollUp) -> None:
+        self._set_follow(False)
+
+    def on_scroll_to(self, event: ScrollTo) -> None:
+        """The scroll bar was dragged."""
+        if event.y is not None:
+            self._set_follow(event.y >= self.max_scroll_y)
 
     def on_key(self, event: events.Key) -> None:
         """Sideways, where lines are not wrapped."""
@@ -239,38 +246,59 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         return self.paint(line, left + width).crop(left, left + width)
 
     def _draw_title(self, width: int) -> Line:
-        tone = Tone.KEY if self.has_focus else Tone.TITLE
-        flags = [
+        state = " · ".join(flag for flag in self.flags() if flag)
+        return rule(self._title, width, Tone.KEY if self.has_focus else Tone.TITLE, state)
+
+    def flags(self) -> list[str]:
+        """What the title says beside the name."""
+        return [
             f"/{words.literal(self.needle)}" if self.needle else "",
             "wrapped" if self.wraps else "",
             "" if self.follows else "held; s follows",
         ]
-        state = " · ".join(flag for flag in flags if flag)
-        left: Line = (("─ ", Tone.DIM), (self._title, tone), (" ", Tone.DIM))
-        right: Line = ((f" {state} ", Tone.WARN), ("─", Tone.DIM)) if state else (("─", Tone.DIM),)
-        rule = "─" * max(width - width_of(left) - width_of(right), 0)
-        return spread((*left, (rule, Tone.DIM)), right, width)
+
+
+class Page(LineView, inherit_bindings=True):
+    """Lines that are read from the top and do not grow."""
+
+    def flags(self) -> list[str]:
+        return []
 
 
 # ----------------------------------------------------------------------------------------------- pure helpers
 
 
-def break_line(line: Line, width: int) -> list[Line]:
-    """A line broken into as many as it needs in `width` cells; an empty one stays one."""
+def break_line(line: Line, width: int, hang: int = 0) -> list[Line]:
+    """A line broken at words into lines of `width` cells at most, all but the first set in by `hang`."""
+    hang = hang if hang < width // 2 else 0
     broken: list[list[Piece]] = [[]]
     room = width
     for text, tone in line:
         while text:
-            head, text = split_cells(text, room)
+            head, rest = _split_words(text, room, width - hang)
+            if not head and room == width - hang:
+                break  # a wide character in a single cell: nothing would ever fit
             if head:
                 broken[-1].append((head, tone))
                 room -= cell_len(head)
+            text = rest
             if text:
-                if not head and room == width:
-                    break  # a wide character in a single cell: nothing would ever fit
-                broken.append([])
-                room = width
+                broken.append([(" " * hang, Tone.TEXT)] if hang else [])
+                room = width - hang
     return [tuple(pieces) for pieces in broken]
+
+
+def _split_words(text: str, room: int, whole: int) -> tuple[str, str]:
+    """What of `text` goes on this line, up to the last space unless that would waste half a line, and the
+    rest.
+    """
+    head, rest = split_cells(text, room)
+    if not rest or rest[0] == " ":
+        return head, rest[1:]
+    at = head.rfind(" ")
+    if at >= 0 and room - at <= whole // 2:
+        return head[:at], text[at + 1 :]
+    return head, rest
 
 
 def split_cells(text: str, cells: int) -> tuple[str, str]:

@@ -1,0 +1,215 @@
+"""Everything about one row as lines: what goes on, its numbers, its card and limits, its last exit. And their
+widget.
+"""
+
+from __future__ import annotations
+
+from textual.strip import Strip
+
+from supervisor.control.messages import DeploymentStatus, Inventory, ReplicaStatus
+from ui.dashboard import words
+from ui.dashboard.model import find_deployment, find_replica
+from ui.dashboard.paint import Line, Painter, Piece, Tone
+from ui.dashboard.rows import RowKey, key_of
+from ui.dashboard.states import (
+    deployment_look,
+    goes_on,
+    goes_on_in,
+    goes_on_tone,
+    replica_look,
+    shown_state,
+)
+
+THREE_COLUMNS_FROM = 100
+LAST_WORDS = 5
+"""Lines of the incarnation before that are shown."""
+
+Fact = tuple[str, str, Tone]
+
+
+class Facts(Painter):
+    """Paints the lines it is given, from the top."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._lines: list[Line] = []
+
+    def show(self, lines: list[Line]) -> int:
+        """Draw what differs; how many lines there are."""
+        if lines != self._lines:
+            self._lines = lines
+            self.refresh()
+        return len(lines)
+
+    def render_line(self, y: int) -> Strip:
+        return self.paint(self._lines[y] if y < len(self._lines) else (), self.size.width)
+
+
+def facts_about(key: RowKey, inventory: Inventory | None, width: int) -> list[Line]:
+    """The lines about a slot or a deployment, in as many columns as the width allows."""
+    if key.is_replica:
+        replica = find_replica(inventory, key.replica)
+        return _gone(key) if replica is None else replica_lines(replica, width)
+    deployment = find_deployment(inventory, key.deployment)
+    return _gone(key) if deployment is None else deployment_lines(deployment, width)
+
+
+def _gone(key: RowKey) -> list[Line]:
+    return [((f" {words.literal(str(key))}  ", Tone.KEY), ("○ gone: it was removed", Tone.DIM))]
+
+
+def replica_lines(replica: ReplicaStatus, width: int) -> list[Line]:
+    """The facts of a replica."""
+    state = shown_state(replica)
+    look = replica_look(state)
+    phrase = goes_on(replica)
+    return [
+        _title(str(key_of(replica)), f"{look.glyph} {state}", look.tone),
+        _phrase("" if phrase == state else phrase, goes_on_tone(replica), width),
+        (),
+        *_columns([_process(replica), _traffic(replica), _card(replica)], width),
+        *_ending(replica, width),
+    ]
+
+
+def deployment_lines(deployment: DeploymentStatus, width: int) -> list[Line]:
+    """The facts of a deployment."""
+    look = deployment_look(deployment.state)
+    what: list[Fact] = [
+        ("artifact", deployment.artifact or "", Tone.TEXT),
+        ("engine", deployment.engine, Tone.TEXT),
+        ("task", deployment.task, Tone.TEXT),
+        *(
+            (name, "calibrated" if value is None else str(value), Tone.TEXT)
+            for name, value in deployment.limits.items()
+        ),
+    ]
+    traffic: list[Fact] = [
+        ("req/s", words.rate(deployment.requests_per_s), Tone.STRONG),
+        ("p50", words.milliseconds(deployment.p50_ms), Tone.TEXT),
+        ("p99", words.milliseconds(deployment.p99_ms), Tone.TEXT),
+        ("requests", words.grouped(deployment.requests), Tone.TEXT),
+        ("failures", words.grouped(deployment.failures), Tone.BAD if deployment.failures else Tone.DIM),
+        ("restarts", str(deployment.restarts), Tone.WARN if deployment.restarts else Tone.DIM),
+    ]
+    return [
+        _title(deployment.name, f"{look.glyph} {deployment.state}", look.tone),
+        _phrase(goes_on_in(deployment), look.tone, width),
+        (),
+        *_columns([what, traffic], width),
+        *(((f" ▲ {words.literal(warning)}", Tone.WARN),) for warning in deployment.warnings),
+    ]
+
+
+def _title(name: str, state: str, tone: Tone) -> Line:
+    return ((f" {words.literal(name)}  ", Tone.KEY), (words.literal(state), tone))
+
+
+def _phrase(text: str, tone: Tone, width: int) -> Line:
+    return ((f" {words.clip(words.literal(text), width - 2)}", tone),) if text else ()
+
+
+def _process(replica: ReplicaStatus) -> list[Fact]:
+    ready_in = "" if replica.ready_after_s is None else f"ready in {replica.ready_after_s:.3g} s"
+    started = ", ".join(part for part in (replica.started_by or "", ready_in) if part)
+    has_process = replica.pid is not None
+    return _told(
+        [
+            ("pid", str(replica.pid) if has_process else "none", Tone.TEXT),
+            ("endpoint", replica.endpoint or "", Tone.TEXT),
+            ("device", replica.device, Tone.TEXT),
+            ("age", words.duration(replica.age_s) if has_process else "", Tone.TEXT),
+            ("in state", words.duration(replica.in_state_s), Tone.TEXT),
+            ("started", started, Tone.TEXT),
+            ("restarts", str(replica.restarts), Tone.WARN if replica.restarts else Tone.DIM),
+            ("threads", "" if replica.threads is None else str(replica.threads), Tone.TEXT),
+            ("cpu", words.percent(replica.cpu_percent) if has_process else "", Tone.TEXT),
+            ("memory", words.size(replica.rss_bytes or None), Tone.TEXT),
+            ("gpu memory", words.size(replica.gpu_bytes or None), Tone.TEXT),
+        ]
+    )
+
+
+def _traffic(replica: ReplicaStatus) -> list[Fact]:
+    running = f"runs for {words.duration(replica.forward_age_s)}" if replica.forward_age_s else "none runs"
+    return _told(
+        [
+            ("in flight", str(replica.in_flight), Tone.STRONG),
+            ("bytes", words.size(replica.outstanding_bytes), Tone.TEXT),
+            ("queued rows", str(replica.queued_rows), Tone.TEXT),
+            ("forward", running, Tone.TEXT),
+            ("req/s", words.rate(replica.requests_per_s), Tone.STRONG),
+            ("p50", words.milliseconds(replica.p50_ms), Tone.TEXT),
+            ("p99", words.milliseconds(replica.p99_ms), Tone.TEXT),
+            ("requests", words.grouped(replica.requests), Tone.TEXT),
+            ("failures", words.grouped(replica.failures), Tone.BAD if replica.failures else Tone.DIM),
+            ("forwards", words.grouped(replica.forwards), Tone.TEXT),
+            ("rows", words.grouped(replica.rows), Tone.TEXT),
+            ("cancelled", f"{words.grouped(replica.cancelled_rows)} rows", Tone.DIM),
+        ]
+    )
+
+
+def _card(replica: ReplicaStatus) -> list[Fact]:
+    card = replica.card
+    if card is None:
+        return [("card", "not registered", Tone.DIM)]
+    dimensions = "" if card.dimensions is None else f", {card.dimensions} dimensions"
+    length = "" if card.max_model_len is None else f"{words.grouped(card.max_model_len)} tokens"
+    golden = Tone.WARN if card.golden in ("unverified", "failed") else Tone.GOOD
+    return _told(
+        [
+            ("artifact", card.artifact, Tone.TEXT),
+            ("revision", (card.revision or "")[:12], Tone.TEXT),
+            ("engine", f"{card.engine}, {card.dtype}", Tone.TEXT),
+            ("task", f"{card.task}{dimensions}", Tone.TEXT),
+            ("max length", length, Tone.TEXT),
+            (
+                "batch",
+                f"{card.max_num_seqs} rows, {words.grouped(card.max_num_batched_tokens)} tokens",
+                Tone.TEXT,
+            ),
+            ("digest", (card.weights_digest or "")[:16], Tone.TEXT),
+            ("golden", card.golden, golden),
+            ("exactness", card.reproducible or "", Tone.TEXT),
+            *((name, version, Tone.DIM) for name, version in card.versions.items()),
+        ]
+    )
+
+
+def _told(facts: list[Fact]) -> list[Fact]:
+    return [fact for fact in facts if fact[1]]
+
+
+def _columns(columns: list[list[Fact]], width: int) -> list[Line]:
+    """Facts side by side; where three columns are too many, the last one goes below the others."""
+    if width < THREE_COLUMNS_FROM and len(columns) > 2:
+        return [*_columns(columns[:2], width), (), *_columns(_halves(columns[2]), width)]
+    each = (width - 1) // len(columns)
+    labels = [max(len(label) for label, _, _ in column) + 2 if column else 0 for column in columns]
+    lines: list[Line] = []
+    for index in range(max(len(column) for column in columns)):
+        pieces: list[Piece] = [(" ", Tone.TEXT)]
+        for column, label_width in zip(columns, labels, strict=True):
+            label, value, tone = column[index] if index < len(column) else ("", "", Tone.TEXT)
+            shown = words.fit(words.literal(value), max(each - label_width - 2, 0))
+            pieces += [(words.fit(label, label_width), Tone.DIM), (shown, tone), ("  ", Tone.TEXT)]
+        lines.append(tuple(pieces))
+    return lines
+
+
+def _halves(facts: list[Fact]) -> list[list[Fact]]:
+    middle = (len(facts) + 1) // 2
+    return [facts[:middle], facts[middle:]] if len(facts) > 1 else [facts]
+
+
+def _ending(replica: ReplicaStatus, width: int) -> list[Line]:
+    """How the incarnation before this one ended, and its last words."""
+    if not replica.last_exit:
+        return []
+    last: list[Line] = [(), ((" last exit  ", Tone.DIM), (words.literal(replica.last_exit), Tone.BAD))]
+    for text in replica.last_lines[-LAST_WORDS:]:
+        last.append(
+            (("            ", Tone.DIM), (words.clip(words.literal(text), max(width - 13, 1)), Tone.TEXT))
+        )
+    return last
