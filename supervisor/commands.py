@@ -31,7 +31,8 @@ from supervisor.control.messages import (
 )
 from supervisor.core.lifecycle import State
 from supervisor.fleet import Fleet, Group
-from supervisor.slot import Slot
+from supervisor.slots.base import Slot
+from supervisor.slots.managed import ManagedSlot
 
 MOST_LOG_LINES = 10_000
 
@@ -67,10 +68,10 @@ class Commands:
             case Readmit():
                 return self._readmit(command)
             case SetReplicaFaults():
-                slot = self._fleet.slot(command.replica)
-                slot.set_faults(command.faults)
-                self._told("faults", slot.name)
-                return self._accepted(f"{slot.name} has new faults")
+                managed = self._managed(command.replica)
+                managed.set_faults(command.faults)
+                self._told("faults", managed.name)
+                return self._accepted(f"{managed.name} has new faults")
             case Reload():
                 raise CommandRefused("reload is not built yet", "not_built")
             case Stop():
@@ -123,8 +124,17 @@ class Commands:
             raise CommandRefused(f"{name} is {slot.state}; only a ready replica is ejected or readmitted")
         return slot
 
+    def _managed(self, name: str) -> ManagedSlot:
+        slot = self._fleet.slot(name)
+        if not isinstance(slot, ManagedSlot):
+            raise CommandRefused(f"{name} is attached: Stoker does not run it")
+        return slot
+
     def _logs(self, command: GetLogs) -> Lines:
-        slots = [self._fleet.slot(command.replica)] if command.replica is not None else self._fleet.slots()
+        if command.replica is not None:
+            slots = [self._managed(command.replica)]
+        else:
+            slots = [slot for slot in self._fleet.slots() if isinstance(slot, ManagedSlot)]
         count = max(0, min(command.lines, MOST_LOG_LINES))
         lines = [line for slot in slots for line in slot.log.tail(count)]
         lines.sort(key=lambda line: line.time)

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
-from engine.messages import Card, LaunchSpec
+from engine.messages import Card
 from supervisor.config.schema import Config, Deployment, Placement
 from supervisor.control.events import (
     AnyEvent,
@@ -45,11 +42,14 @@ from supervisor.core.durations import Durations
 from supervisor.core.ejection import Policy
 from supervisor.core.lifecycle import AT_REST, IN_ROTATION, State
 from supervisor.exchanges import Exchanges, Lane
-from supervisor.host import devices as host_devices
-from supervisor.host.launcher import Launcher, engine_environment, identity_of
+from supervisor.host.launcher import Launcher
 from supervisor.host.logs import LogLine, LogThread, ReplicaLog, RotatingLog, log_file
+from supervisor.links.http import HttpLink
 from supervisor.links.zeromq import EngineLink
-from supervisor.slot import Intent, Make, Slot
+from supervisor.slots.attached import AttachedSlot
+from supervisor.slots.base import AttachedMake, Intent, Make, ManagedMake, Slot
+from supervisor.slots.making import Machine, make
+from supervisor.slots.managed import ManagedSlot
 
 TICK_S = 1.0
 
@@ -87,22 +87,22 @@ class Surroundings:
     """What the fleet is given: the sockets, folders and facts of this machine."""
 
     link: EngineLink
+    http_link: HttpLink
     launcher: Launcher
+    machine: Machine
     logs: Path
     log_thread: LogThread
     on_log: Callable[[list[LogLine]], None]
-    cpu_cores: int
-    devices: Sequence[host_devices.Device]
-    environ: Mapping[str, str]
 
 
 class Fleet:
-    """The deployments. Implements `slot.Home`."""
+    """The deployments. Implements `slots.base.Home`."""
 
     def __init__(self, events: EventLog, around: Surroundings) -> None:
         self.groups: dict[str, Group] = {}
         self.events = events
         self.link = around.link
+        self.http_link = around.http_link
         self.launcher = around.launcher
         self.exchanges = Exchanges(self._on_consequences)
         self.stopping = False
@@ -224,26 +224,26 @@ class Fleet:
 
     def threads_in_use(self) -> int:
         """Intra-op threads of all managed CPU replicas that are wanted."""
-        makes = [make for group in self.groups.values() for make in group.wanted]
-        return sum(make.spec.threads for make in makes if make.spec.device == "cpu")
+        return sum(self._cpu_threads())
 
     def warnings(self) -> list[str]:
         """What an operator should know of the whole."""
-        threads = [
-            make.spec.threads for group in self.groups.values() for make in group.wanted if make.spec.device == "cpu"
-        ]
-        sentence = budget.oversubscription(threads, self._around.cpu_cores)
+        sentence = budget.oversubscription(self._cpu_threads(), self._around.machine.cpu_cores)
         return [sentence] if sentence else []
 
-    # --------------------------------------------------------------------------------------------- slot.Home
+    def _cpu_threads(self) -> list[int]:
+        wanted = [item for group in self.groups.values() for item in group.wanted if isinstance(item, ManagedMake)]
+        return [item.spec.threads for item in wanted if item.spec.device == "cpu"]
+
+    # --------------------------------------------------------------------------------------------- slots.base.Home
 
     def publish(self, event: AnyEvent) -> None:
         self.events.publish(event)
 
-    def on_registered(self, slot: Slot, card: Card) -> list[str]:
+    def on_registered(self, slot: Slot, card: Card | None) -> list[str]:
         group = self.groups[slot.deployment]
         limits = SetLimits(group.deployment.max_num_seqs, group.deployment.max_num_batched_tokens)
-        obstacles = differences(group.baseline, card, limits)
+        obstacles = differences(group.baseline, card, limits) if card is not None else []
         assert slot.target is not None
         group.lane.targets[slot.target.member] = slot.target
         group.lane.pool.members.append(slot.target.member)
@@ -294,55 +294,11 @@ class Fleet:
 
     def _plan(self, group: Group) -> None:
         """What each wanted replica is made from."""
-        group.wanted = [
-            self._make(group.deployment, place) for place in group.placements if place.managed
-        ]
+        group.wanted = [self._make(group, place) for place in group.placements]
         group.lane.pool.desired = len(group.placements)
 
-    def _make(self, deployment: Deployment, place: Placement) -> Make:
-        device = place.device or "auto"
-        if device == "auto":
-            device = host_devices.resolve_auto(self._around.devices)
-        known = {item.id: item for item in self._around.devices}
-        simulated = device in known and known[device].simulated
-        args = deployment.engine_args
-        threads = self._threads(deployment)
-        spec = LaunchSpec(
-            endpoint=self.link.endpoint,
-            identity=b"",
-            supervisor_pid=os.getpid(),
-            replica="",
-            incarnation=0,
-            artifact=deployment.artifact or "",
-            revision=deployment.revision,
-            device=device,
-            threads=threads,
-            engine=args.engine,
-            task=args.task,
-            dtype=args.dtype,
-            max_model_len=args.max_model_len,
-            trust_remote_code=args.trust_remote_code,
-            options=args.options,
-            max_num_seqs=deployment.max_num_seqs,
-            max_num_batched_tokens=deployment.max_num_batched_tokens,
-            result_cache_entries=deployment.result_cache_entries,
-            simulated=simulated,
-        )
-        visibility = {} if simulated else host_devices.visibility_env(device, self._around.environ)
-        identity = identity_of(
-            {
-                "deployment": deployment.name,
-                "spec": msgspec.to_builtins(msgspec.structs.replace(spec, endpoint="", supervisor_pid=0)),
-            }
-        )
-        env = engine_environment(threads, visibility, None)
-        return Make(spec, env, identity, deployment.drain_timeout_s, deployment.restart_hung_ms / 1000)
-
-    def _threads(self, deployment: Deployment) -> int:
-        configured = deployment.cpu.threads
-        if (text := self._around.environ.get("STOKER_CPU_THREADS")) is not None:
-            configured = budget.parse_threads(text)
-        return budget.threads_for(self._around.cpu_cores, configured)
+    def _make(self, group: Group, place: Placement) -> Make:
+        return make(group.deployment, place, self._around.machine)
 
     def _without_victims(self, group: Group, count: int) -> list[Placement]:
         """The placements that are left when the `count` slots that cost least to lose go."""
@@ -350,7 +306,7 @@ class Fleet:
         left = list(group.placements)
         for identity in gone:
             for index in reversed(range(len(left))):
-                if self._make(group.deployment, left[index]).identity == identity:
+                if self._make(group, left[index]).identity == identity:
                     del left[index]
                     break
         return left[: len(group.placements) - count]
@@ -359,7 +315,7 @@ class Fleet:
         return [
             reconcile.Have(
                 number,
-                slot.make.identity,
+                slot.identity,
                 slot.state,
                 len(slot.target.open) if slot.target is not None else 0,
                 slot.born,
@@ -373,7 +329,7 @@ class Fleet:
         self._loop.call_soon(self._reconcile, group)
 
     def _reconcile(self, group: Group) -> None:
-        wanted = [make.identity for make in group.wanted]
+        wanted = [item.identity for item in group.wanted]
         for action in reconcile.plan(wanted, self._have(group)):
             match action:
                 case reconcile.Start():
@@ -385,16 +341,21 @@ class Fleet:
         if not group.slots and not group.wanted and not self.stopping:
             self.groups.pop(group.deployment.name, None)
 
-    def _start(self, group: Group, number: int, make: Make) -> None:
+    def _start(self, group: Group, number: int, item: Make) -> None:
         if not group.slots:
             group.baseline = None
         self._born += 1
-        name = f"{group.deployment.name}/{number}"
+        slot = group.slots[number] = self._slot(group.deployment.name, number, item)
+        slot.start()
+
+    def _slot(self, deployment: str, number: int, item: Make) -> Slot:
+        if isinstance(item, AttachedMake):
+            return AttachedSlot(self, deployment, number, self._born, item)
+        assert isinstance(item, ManagedMake)
+        name = f"{deployment}/{number}"
         file = RotatingLog(log_file(self._around.logs, name), self._on_log_problem)
         log = ReplicaLog(name, self._around.log_thread.sink(file), self._around.on_log)
-        slot = Slot(self, group.deployment.name, number, self._born, make, log)
-        group.slots[number] = slot
-        slot.start()
+        return ManagedSlot(self, deployment, number, self._born, item, log)
 
     def _on_log_problem(self, message: str) -> None:
         """Called on the log thread."""
@@ -404,7 +365,7 @@ class Fleet:
         if group.slots.get(slot.number) is slot:
             del group.slots[slot.number]
             group.restarts_of_the_gone += slot.restarts
-            slot.log.close()
+            slot.close()
         self._check_empty()
 
     def _check_empty(self) -> None:

@@ -23,7 +23,7 @@ from supervisor.core.lifecycle import COMING_UP, State
 from supervisor.core.traffic import merged, percentile
 from supervisor.fleet import Fleet, Group
 from supervisor.host.devices import Device
-from supervisor.slot import Slot
+from supervisor.slots.base import Facts, Slot
 
 FAILURES = (Outcome.FAILED, Outcome.CALLER_TIMEOUT, Outcome.DEPLOYMENT_TIMEOUT)
 
@@ -130,30 +130,31 @@ def deployment_status(group: Group, now: float) -> DeploymentStatus:
 
 def replica_status(slot: Slot, now: float) -> ReplicaStatus:
     """A replica's row. A ready one that is ejected or backs off says so as its state."""
-    target, beat, child = slot.target, slot.heartbeat, slot.child
-    state, reason, ejected_s, backoff_s = shown_state(slot, now)
+    target, facts = slot.target, slot.facts(now)
+    beat = facts.heartbeat
+    state, reason, ejected_s, backoff_s = shown_state(slot, facts, now)
     buckets = slot.traffic.buckets(now)
     return ReplicaStatus(
         name=slot.name,
         deployment=slot.deployment,
         incarnation=slot.incarnation,
-        pid=child.pid if child is not None and child.alive else None,
-        device=slot.make.spec.device,
+        pid=facts.pid,
+        device=facts.device,
         state=state,
         reason=reason,
         in_flight=target.member.in_flight if target is not None else 0,
         outstanding_bytes=target.member.outstanding_bytes if target is not None else 0,
         restarts=slot.restarts,
-        threads=slot.make.spec.threads,
-        rss_bytes=beat.rss_bytes if beat is not None and child is not None else 0,
-        gpu_bytes=beat.gpu_bytes if beat is not None and child is not None else 0,
-        cpu_percent=slot.cpu_share * 100 if child is not None else 0.0,
+        threads=facts.threads,
+        rss_bytes=beat.rss_bytes if beat is not None else 0,
+        gpu_bytes=beat.gpu_bytes if beat is not None else 0,
+        cpu_percent=facts.cpu_share * 100,
         requests_per_s=slot.traffic.rate(now),
         p50_ms=_ms(percentile(buckets, 0.5)),
         p99_ms=_ms(percentile(buckets, 0.99)),
         requests=sum(slot.counts.values()),
         failures=sum(slot.counts[outcome] for outcome in FAILURES),
-        age_s=now - child.started if child is not None else 0.0,
+        age_s=facts.age_s,
         in_state_s=now - slot.since,
         forward_age_s=beat.forward_age_s if beat is not None else 0.0,
         queued_rows=beat.queued_rows if beat is not None else 0,
@@ -166,6 +167,8 @@ def replica_status(slot: Slot, now: float) -> ReplicaStatus:
         drain_left_s=_left(slot.drain_until, now),
         restart_in_s=_left(slot.restart_at, now) if slot.state is State.RESTARTING else 0.0,
         cordoned=slot.is_cordoned,
+        managed=slot.managed,
+        endpoint=facts.endpoint,
         started_by=slot.started_by,
         ready_after_s=slot.ready_after_s,
         last_exit=slot.last_exit,
@@ -174,7 +177,7 @@ def replica_status(slot: Slot, now: float) -> ReplicaStatus:
     )
 
 
-def shown_state(slot: Slot, now: float) -> tuple[str, str, float, float]:
+def shown_state(slot: Slot, facts: Facts, now: float) -> tuple[str, str, float, float]:
     """State, reason, and the seconds that ejection and backoff still last."""
     target = slot.target
     if slot.state is not State.READY or target is None:
@@ -186,8 +189,8 @@ def shown_state(slot: Slot, now: float) -> tuple[str, str, float, float]:
     if standing.is_backing_off(now):
         left = standing.backoff_until - now
         return "backoff", f"failure {standing.failures} in a row", 0.0, left
-    if slot.heartbeat is not None and slot.heartbeat.forward_age_s >= 1.0:
-        return slot.state.value, f"a forward runs for {slot.heartbeat.forward_age_s:.0f} s", 0.0, 0.0
+    if facts.heartbeat is not None and facts.heartbeat.forward_age_s >= 1.0:
+        return slot.state.value, f"a forward runs for {facts.heartbeat.forward_age_s:.0f} s", 0.0, 0.0
     return slot.state.value, slot.reason, 0.0, 0.0
 
 

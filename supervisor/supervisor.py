@@ -47,7 +47,9 @@ from supervisor.host.processes import STOP_S, adopt_orphans
 from supervisor.host.runtime import RuntimeDir
 from supervisor.host.systemd import notify
 from supervisor.inventory import Identity, InventoryMaker
+from supervisor.links.http import HttpLink
 from supervisor.links.zeromq import EngineLink
+from supervisor.slots.making import Machine, check_environment
 
 HEADROOM_S = 10.0
 """Between the end of the drain and the stop of the processes, in the promised worst case (spec 8)."""
@@ -71,6 +73,7 @@ class ServeOptions:
 
 def run(options: ServeOptions) -> int:
     """Serve until told to stop; the exit code. Raises StokerError where it cannot start."""
+    check_environment(os.environ)
     runtime = RuntimeDir(options.name, options.runtime_root, _path(options.config.stoker.log_dir))
     with runtime.acquire(options.listen, time.time()) as lock:
         del lock
@@ -101,6 +104,7 @@ class Supervisor:
         with _zmq_context() as context, listener:
             self._bad_frames = _BadFrames(self.events)
             self._log_thread = LogThread(self._on_log_problem)
+            self._http_link = HttpLink()
             link = EngineLink(context, str(self._runtime.engines), lambda why: self._bad_frames.count("engines", why))
             self._build(context, link, display(listener))
             server = _server(self._gateway)
@@ -112,6 +116,7 @@ class Supervisor:
             await self._until_stopped()
             server.should_exit = True
             await serving
+            await self._http_link.close()
             self._close(link)
         return 0
 
@@ -126,13 +131,12 @@ class Supervisor:
             self.events,
             Surroundings(
                 link=link,
+                http_link=self._http_link,
                 launcher=SpawnLauncher(),
+                machine=Machine(link.endpoint, cores, report.devices, os.environ),
                 logs=self._runtime.logs,
                 log_thread=self._log_thread,
                 on_log=self._on_log,
-                cpu_cores=cores,
-                devices=report.devices,
-                environ=os.environ,
             ),
         )
         self.fleet.on_empty = self._empty.set

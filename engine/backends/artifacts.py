@@ -59,9 +59,9 @@ def resolve(artifact: str, revision: str | None = None) -> Artifact:
 def weights_digest(path: Path) -> str:
     """A cheap fingerprint of a model's files: equal for equal files, at the cost of some hundred small reads.
 
-    Goes in: the name and size of each file of weights, vocabulary or description under `path`, its first
-    64 KiB (a safetensors header with names and shapes), and 64 blocks of 4 KiB spread evenly up to its end.
-    It tells one checkpoint from another; it is no proof against someone who edits weights between the samples.
+    Goes in: the name and size of each file of weights, vocabulary or description under `path`, its first 64
+    KiB (a safetensors header with names and shapes), and 64 blocks of 4 KiB spread evenly up to its end. It
+    tells one checkpoint from another; it is no proof against someone who edits weights between the samples.
     """
     digest = hashlib.sha256()
     for name, file in _fingerprinted(path):

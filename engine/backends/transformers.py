@@ -1,16 +1,17 @@
 """The engine `transformers`: models of the transformers library, one task a file (spec 10).
 
-    load    files to weights on the CPU, on one thread    once a deployment: it may run in a template that is forked
-    warm    threads, device, first forward                once a replica, on the thread that runs the forwards
-    forward rows of any requests together
+- `load`: files to weights on the CPU, on one thread. Once a deployment: it may run in a template that is forked.
+- `warm`: threads, device, a first forward. Once a replica, on the thread that runs the forwards.
+- `forward`: rows of any requests together.
 
-`load` never runs a parallel region (spec 5): OpenMP's threads do not survive a fork, and a child of a process that
-has them hangs in its first parallel forward. So torch is set to one thread before the first tensor is touched,
-transformers loads its weights without its thread pool, and tqdm's watcher thread is never started.
+`load` never runs a parallel region (spec 5): OpenMP's threads do not survive a fork, and a child of a process
+that has them hangs in its first parallel forward. So torch is set to one thread before the first tensor is
+touched, transformers loads its weights without its thread pool, and tqdm's watcher thread is never started.
 
-Two encoders stand behind the tasks. Plain BERT on a CPU in float32 runs on `BertEncoder`, a few lines of torch that
-need no import of transformers (1.2 s of a cold start instead of 3.1 s), pad nothing and keep weights in the layout
-that the matrix product wants. Everything else runs on transformers' own class (`PaddedEncoder`).
+Two encoders stand behind the tasks. Plain BERT on a CPU in float32 runs on `BertEncoder`, a few lines of
+torch that need no import of transformers (1.2 s of a cold start instead of 3.1 s), pad nothing and keep
+weights in the layout that the matrix product wants. Everything else runs on transformers' own class
+(`PaddedEncoder`).
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _DTYPES = {
 }
 
 
-# ---------------------------------------------------------------------------------------------------- encoders
+# --------------------------------------------------------------------------------------------------- encoders
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,12 +126,12 @@ class _Span:
 
 
 class BertEncoder:
-    """BERT on packed tokens: the rows' tokens lie end to end in one (tokens, width) matrix, and none is padding.
+    """BERT on packed tokens: the rows lie end to end in one (tokens, width) matrix, and no token is padding.
 
-    Linear layers and norms do not know where a row ends, so they run over all tokens at once; attention runs over
-    each run of rows of equal length. No mask is ever made. Measured against transformers' BertModel on one thread
-    (MiniLM, AVX512): 30 % less time for a single text of 16 to 64 tokens, 5 to 8 % less for batches without
-    padding, and what padding would have cost on top.
+    Linear layers and norms do not know where a row ends, so they run over all tokens at once; attention runs
+    over each run of rows of equal length. No mask is ever made. Measured against transformers' BertModel on
+    one thread (MiniLM, AVX512): 30 % less time for a single text of 16 to 64 tokens, 5 to 8 % less for
+    batches without padding, and what padding would have cost on top.
     """
 
     def __init__(
@@ -220,8 +221,9 @@ def is_plain_bert(config: dict[str, Any]) -> bool:
 def load_bert(folder: Path, config: dict[str, Any]) -> BertEncoder | None:
     """Plain BERT from its safetensors file, in float32; None where the file is not what plain BERT has.
 
-    The word embeddings stay memory-mapped: a forward touches only the rows that it needs. The weights of linear
-    layers are copied, turned once into the layout (in, out) that the matrix product reads without reordering.
+    The word embeddings stay memory-mapped: a forward touches only the rows that it needs. The weights of
+    linear layers are copied, turned once into the layout (in, out) that the matrix product reads without
+    reordering.
     """
     file = folder / "model.safetensors"
     if not file.exists():
@@ -263,7 +265,7 @@ class _BertWeights:
         return found.float()
 
     def places(self) -> torch.Tensor:
-        """Position embeddings with the embedding of the first (and only) segment added: (positions, width)."""
+        """Position embeddings plus the embedding of the first, and only, segment: (positions, width)."""
         segments = self.tensor("embeddings.token_type_embeddings.weight")
         return self.tensor("embeddings.position_embeddings.weight") + segments[0]
 
@@ -321,9 +323,9 @@ class PaddedEncoder:
     def repack(self) -> None:
         """Turn the weights of a CPU model's linear layers into the layout that the matrix product wants.
 
-        The same numbers under the same shape, stored column by column: 10 to 15 % less time for forwards of 24
-        to 128 tokens (MiniLM, one thread, AVX512), nothing lost elsewhere. It costs a copy of the weights, so
-        large ones stay as they are, and so do weights that are tied to embeddings.
+        The same numbers under the same shape, stored column by column: 10 to 15 % less time for forwards of
+        24 to 128 tokens (MiniLM, one thread, AVX512), nothing lost elsewhere. It costs a copy of the weights,
+        so large ones stay as they are, and so do weights that are tied to embeddings.
         """
         modules = list(self._model.modules())
         tied = {id(module.weight) for module in modules if isinstance(module, torch.nn.Embedding)}
@@ -338,8 +340,8 @@ class PaddedEncoder:
 def load_padded(folder: Path, dtype: torch.dtype, *, trust_remote_code: bool) -> PaddedEncoder:
     """A model through transformers, on the CPU. Raises LoadError where the checkpoint lacks weights.
 
-    Attention is sdpa: as fast as eager for short inputs on a CPU, a tenth to a third faster from 128 tokens on, and
-    what GPUs want. A model that has no sdpa gets eager from transformers itself.
+    Attention is sdpa: as fast as eager for short inputs on a CPU, a tenth to a third faster from 128 tokens
+    on, and what GPUs want. A model that has no sdpa gets eager from transformers itself.
     """
     os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = (
         "1"  # weights one after the other: no thread may exist before a fork
@@ -366,7 +368,7 @@ def load_padded(folder: Path, dtype: torch.dtype, *, trust_remote_code: bool) ->
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Imports make objects by the hundred thousand and no garbage: without the collector they take a fifth less."""
+    """Imports make many objects and no garbage: without the collector they take a fifth less time."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -408,7 +410,7 @@ class Tokeniser:
         return ids
 
     def _of_long_text(self, text: str) -> list[int]:
-        """As much of the text as fills `limit` tokens: words are cut each for itself, so the rest changes nothing.
+        """As much of the text as fills `limit` tokens: words are split each for itself, so the rest is no matter.
 
         A text of 64 MiB would else hold up everyone for a minute, to have all but its first page thrown away.
         """
@@ -459,7 +461,7 @@ def _load_tokenizer(folder: Path, *, trust_remote_code: bool) -> tokenizers.Toke
 
 
 def _is_plain_tokenizer(folder: Path) -> bool:
-    """Whether tokenizer.json alone is BERT's tokeniser: transformers lets tokenizer_config.json overrule it."""
+    """Whether tokenizer.json alone is BERT's tokeniser: tokenizer_config.json, which overrules it, agrees."""
     if not ((folder / "tokenizer.json").exists() and (folder / "tokenizer_config.json").exists()):
         return False
     config = read_json(folder / "tokenizer_config.json")
@@ -473,7 +475,7 @@ def _is_plain_tokenizer(folder: Path) -> bool:
     )
 
 
-# ------------------------------------------------------------------------------------------------------- tasks
+# ------------------------------------------------------------------------------------------------------ tasks
 
 
 class Task(Protocol):
@@ -500,7 +502,7 @@ class Task(Protocol):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model's files and what is wanted of them; what tasks load their parts from. `served`: name for answers."""
+    """A model's files and what is wanted of them, for tasks to load from. `served`: its name in answers."""
 
     folder: Path
     spec: LaunchSpec
@@ -511,12 +513,12 @@ class Checkpoint:
     def encoder(self, folder: Path) -> Encoder:
         """The encoder in a folder of the model, on the CPU."""
         config = read_json(folder / "config.json")
-        on_cpu = self.device.type == "cpu" and self.dtype == torch.float32
-        if on_cpu and self.spec.options.get("encoder") != "transformers" and is_plain_bert(config):
-            if (bert := load_bert(folder, config)) is not None:
-                return bert
+        plain_cpu = self.device.type == "cpu" and self.dtype == torch.float32
+        lean = plain_cpu and self.spec.options.get("encoder") != "transformers" and is_plain_bert(config)
+        if lean and (bert := load_bert(folder, config)) is not None:
+            return bert
         padded = load_padded(folder, self.dtype, trust_remote_code=self.spec.trust_remote_code)
-        if on_cpu:
+        if plain_cpu:
             padded.repack()
         return padded
 
@@ -576,7 +578,7 @@ def task_of(folder: Path) -> str:
     return "generate" if architecture.endswith(("ForCausalLM", "LMHeadModel")) else "embed"
 
 
-# ----------------------------------------------------------------------------------------------------- backend
+# ---------------------------------------------------------------------------------------------------- backend
 
 
 class TransformersBackend(Backend):

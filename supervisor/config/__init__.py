@@ -1,1 +1,1 @@
-"""The canonical document: its schema, its loader with every error at once, and edits that keep comments (spec 3)."""
+"""The canonical document: its schema, its loader with every error at once, edits that keep comments (spec 3)."""

@@ -325,7 +325,6 @@ class _Reader:
         self._ignored: list[Steps] = []
         self._lines: dict[Steps, int] = {(): 1}
         self._refused: set[Steps] = set()
-        self._holds_refused: set[Steps] = set()
         self._rest: dict[Steps, Pairs] = {}
 
     # ---- the whole document
@@ -339,7 +338,7 @@ class _Reader:
             self._ignored.append(("global", "router", "enabled"))
         catalog = document.global_.model_catalog
         hidden = any(DEPLOYMENTS[:length] in self._refused for length in range(len(DEPLOYMENTS)))
-        if not catalog.deployments and not hidden and DEPLOYMENTS not in self._holds_refused:
+        if not catalog.deployments and not hidden:
             self._refuse(DEPLOYMENTS, "no deployment", "at least one")
         deployments = {name: self._deployment(name, section) for name, section in catalog.deployments.items()}
         default = self._default(catalog.system.decision_model.deployment, deployments)
@@ -366,7 +365,7 @@ class _Reader:
         if not schema.is_deployment_name(name):
             self._refuse(path, f"the name {_quoted(name)}", schema.NAME.allowed)
         for broken in schema.broken_rules(section):
-            if (*path, *broken.leans_on) not in self._holds_refused:
+            if (*path, *broken.leans_on) not in self._refused:
                 self._refuse((*path, *broken.where), broken.found, broken.allowed)
         common = {key: getattr(section, key) for key in schema.DeploymentCommon.__struct_fields__}
         given = {key: getattr(section.engine_args, key) for key in EngineSection.__struct_fields__}
@@ -454,12 +453,18 @@ class _Reader:
         values = [self._value(child, kind.item_type, at) for at, child in self._items(node, path)]
         if len(values) < (kind.min_length or 0):
             return self._refuse(path, "an empty list", schema.wording(kind))
-        return INVALID if INVALID in values else tuple(values)
+        if INVALID in values:
+            self._refused.add(path)
+            return INVALID
+        return tuple(values)
 
     def _named(self, node: Node, kind: mi.Type, path: Steps) -> Any:
         pairs = self._pairs(node, path)
         values = {key: self._value(value, kind, (*path, key)) for key, (_, value) in pairs.items()}
-        return {key: value for key, value in values.items() if value is not INVALID}
+        kept = {key: value for key, value in values.items() if value is not INVALID}
+        if len(kept) < len(values):
+            self._refused.add(path)
+        return kept
 
     def _free(self, node: Node, path: Steps) -> Any:
         node = node.real
@@ -536,7 +541,6 @@ class _Reader:
         """Note the first problem of a path; its line is that of the path or of what holds it."""
         if path not in self._refused:
             self._refused.add(path)
-            self._holds_refused.update(path[:length] for length in range(len(path) + 1))
             self._note(path, self._line(path), found, allowed)
         return INVALID
 

@@ -621,7 +621,7 @@ def _artifact_rules(section: DeploymentSection) -> Iterator[Broken]:
     if managed and kind is not None and kind not in ARTIFACTS[engine]:
         allowed = ", ".join(form.value for form in ArtifactKind if form in ARTIFACTS[engine])
         found = f'"{section.artifact}" with engine {engine}'
-        yield Broken(("artifact",), found, allowed, leans_on=("engine_args",))
+        yield Broken(("artifact",), found, allowed, leans_on=("engine_args", "engine"))
     if section.revision is not None and kind is not ArtifactKind.HUB:
         found = "a revision of what is not on the hub"
         allowed = f"revision only where artifact is {ArtifactKind.HUB.value}"

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from supervisor.core.lifecycle import State
 from supervisor.fleet import Fleet, Group
-from supervisor.slot import Slot
+from supervisor.slots.base import Slot
 
 REPLICA = ("deployment", "replica")
 
@@ -80,12 +80,12 @@ class FleetCollector(Collector):
         now = time.monotonic()
         for group, slot in self._slots():
             labels = (group.deployment.name, slot.name)
-            target, beat = slot.target, slot.heartbeat
+            target, beat = slot.target, slot.facts(now).heartbeat
             in_flight.add_metric(labels, target.member.in_flight if target else 0)
             outstanding.add_metric(labels, target.member.outstanding_bytes if target else 0)
             serving = slot.state is State.READY and target is not None and not target.member.standing.is_ejected(now)
             ready.add_metric(labels, int(serving))
-            memory.add_metric(labels, beat.rss_bytes if beat and slot.child else 0)
+            memory.add_metric(labels, beat.rss_bytes if beat else 0)
             forward.add_metric(labels, beat.forward_age_s if beat else 0)
         yield from (in_flight, outstanding, ready, memory, forward)
 
@@ -100,12 +100,13 @@ class FleetCollector(Collector):
         busy = CounterMetricFamily("stoker_forward_seconds", "Seconds spent in forwards.", labels=REPLICA)
         rows = CounterMetricFamily("stoker_batch_rows", "Rows computed.", labels=REPLICA)
         tokens = CounterMetricFamily("stoker_batch_tokens", "Padded tokens computed.", labels=REPLICA)
+        now = time.monotonic()
         for group, slot in self._slots():
             labels = (group.deployment.name, slot.name)
             restarts.add_metric(labels, slot.restarts)
             ejections.add_metric(labels, group.ejections.get(slot.name, 0))
             readmissions.add_metric(labels, group.readmissions.get(slot.name, 0))
-            beat = slot.heartbeat
+            beat = slot.facts(now).heartbeat
             forwards.add_metric(labels, beat.forwards if beat else 0)
             busy.add_metric(labels, beat.busy_s if beat else 0)
             rows.add_metric(labels, beat.rows if beat else 0)

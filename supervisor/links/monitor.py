@@ -47,4 +47,4 @@ class HandshakeMonitor:
             except zmq.Again:
                 return
             event = parse_monitor_message(frames)["event"]
-            self._on_bad_frame(FAILURES.get(event, "a connection that failed"))
+            self._on_bad_frame(FAILURES.get(zmq.Event(event), "a connection that failed"))

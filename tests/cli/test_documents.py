@@ -42,7 +42,7 @@ def devices_of(flags: Flags) -> list[str | None]:
     return [placement.device for placement in prepared.loaded.config.deployments["primary"].replicas]
 
 
-# ----------------------------------------------------------------------------------------------------- documents
+# ------------------------------------------------------------------------------------------- documents
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_model_of_no_known_form_is_a_config_error() -> None:
         prepare(Flags(model="not a model"))
 
 
-# ----------------------------------------------------------------------------------------------------- the verbs
+# ------------------------------------------------------------------------------------------- the verbs
 
 
 @pytest.mark.parametrize(

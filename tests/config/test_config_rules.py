@@ -239,6 +239,16 @@ def test_a_managed_placement_needs_artifact(lines: str) -> None:
     refused(lines, ".artifact", "no artifact")
 
 
+def test_a_missing_artifact_is_told_beside_other_problems() -> None:
+    problems = problems_of(deployment("replicas: [{device: CPU}]\nengine_args: {engine: stub, dim: 0}"))
+    assert [problem.path.rsplit(".", 1)[-1] for problem in problems] == ["artifact", "device", "dim"]
+
+
+def test_replicas_that_cannot_be_read_leave_open_whether_an_artifact_is_needed() -> None:
+    refused("replicas: [5]", ".replicas[0]", "5")
+    refused("replicas: {endpoint: 'http://host'}", ".replicas", "a mapping")
+
+
 def test_an_attached_placement_needs_no_artifact() -> None:
     assert read("replicas: [{endpoint: 'http://host'}]").artifact is None
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,8 +41,31 @@ class Started:
     began_at: int
 
 
-def start(arguments: Sequence[str], log: Path) -> Started:
-    """Start `stoker ARGUMENTS` detached: own session, no standard input, its words at the end of `log`."""
+@contextmanager
+def started(arguments: Sequence[str], log: Path) -> Iterator[Started]:
+    """Start `stoker ARGUMENTS` detached: own session, no standard input, its words at the end of `log`.
+
+    It is ended where the block fails, and lives on where the block is done.
+    """
+    begun = _start(arguments, log)
+    try:
+        yield begun
+    except BaseException:
+        _give_up(begun.process)
+        raise
+
+
+def wait_until_it_answers(begun: Started, runtime: RuntimeDir) -> None:
+    """Return when the control socket answers. Raises CouldNotStart."""
+    with progress() as line:
+        line.show(f"starting the supervisor {runtime.name!r}")
+        while not _answers(runtime, begun.process.pid):
+            if (code := _exit_code(begun.process)) is not None:
+                words = _last_words(begun)
+                raise CouldNotStart(f"the supervisor ended with {code}; the end of {begun.log}:\n{words}")
+
+
+def _start(arguments: Sequence[str], log: Path) -> Started:
     try:
         log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if log.exists() and log.stat().st_size > LOG_BYTES:
@@ -63,22 +87,6 @@ def start(arguments: Sequence[str], log: Path) -> Started:
     return Started(process, log, began_at)
 
 
-def wait_until_it_answers(started: Started, runtime: RuntimeDir) -> None:
-    """Return when the control socket answers. Raises CouldNotStart; breaking the wait off ends it."""
-    try:
-        with progress() as line:
-            line.show(f"starting the supervisor {runtime.name!r}")
-            while not _answers(runtime, started.process.pid):
-                if (code := _exit_code(started.process)) is not None:
-                    words = _last_words(started)
-                    raise CouldNotStart(
-                        f"the supervisor ended with {code}; the end of {started.log}:\n{words}"
-                    )
-    except BaseException:
-        _give_up(started.process)
-        raise
-
-
 def _answers(runtime: RuntimeDir, pid: int) -> bool:
     try:
         with ControlClient(str(runtime.control)) as client:
@@ -95,9 +103,9 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
         return None
 
 
-def _last_words(started: Started) -> str:
-    with started.log.open("rb") as file:
-        file.seek(started.began_at)
+def _last_words(begun: Started) -> str:
+    with begun.log.open("rb") as file:
+        file.seek(begun.began_at)
         lines = file.read().decode("utf-8", "replace").splitlines()
     return "\n".join(lines[-LAST_LINES:])
 

@@ -27,6 +27,11 @@ def have_terminal() -> bool:
         return False
 
 
+def load_dashboard() -> None:
+    """Load its code, which takes longer than anything else here, while something else is waited for."""
+    import ui.dashboard.app  # noqa: F401
+
+
 def show_dashboard(runtime: RuntimeDir, *, readonly: bool, owns_supervisor: bool) -> Exit:
     """Show it until somebody leaves; where that somebody asked to stop everything, wait until it is done."""
     if not have_terminal():

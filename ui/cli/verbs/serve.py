@@ -13,7 +13,7 @@ from supervisor.config.write_back import NotSaved
 from supervisor.host.devices import list_devices
 from supervisor.host.runtime import AlreadyRunning, RuntimeDir
 from ui.cli import background
-from ui.cli.dashboard import have_terminal, show_dashboard
+from ui.cli.dashboard import have_terminal, load_dashboard, show_dashboard
 from ui.cli.document import Flags, Prepared, missing_devices, prepare
 from ui.cli.reach import Where
 from ui.cli.verb import Verb, new_supervisor
@@ -145,8 +145,10 @@ def _foreground(prepared: Prepared, runtime: RuntimeDir, listen: str | None) -> 
 
 
 def _with_dashboard(flags: Flags, runtime: RuntimeDir, listen: str | None) -> int:
-    started = background.start(list(_arguments(flags, runtime, listen)), runtime.logs / SUPERVISOR_LOG)
-    background.wait_until_it_answers(started, runtime)
+    arguments = list(_arguments(flags, runtime, listen))
+    with background.started(arguments, runtime.logs / SUPERVISOR_LOG) as begun:
+        load_dashboard()
+        background.wait_until_it_answers(begun, runtime)
     return show_dashboard(runtime, readonly=False, owns_supervisor=True)
 
 

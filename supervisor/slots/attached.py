@@ -1,0 +1,100 @@
+"""A slot with somebody else's server behind it: probed, fed, never started or stopped (spec 10)."""
+
+from __future__ import annotations
+
+import time
+
+from supervisor.control.events import ReplicaReady
+from supervisor.core.dispatch import Member
+from supervisor.core.lifecycle import COMING_UP, State
+from supervisor.exchanges import Target
+from supervisor.links.http import Health, HttpCarrier
+from supervisor.slots.base import AttachedMake, Facts, Home, Slot
+
+KIND = "attached"
+
+
+class AttachedSlot(Slot):
+    """Implements `links.http.Receiver`. It is ready while its health says so; one incarnation is one attachment."""
+
+    managed = False
+
+    def __init__(self, home: Home, deployment: str, number: int, born: int, make: AttachedMake) -> None:
+        super().__init__(home, deployment, number, born, make)
+        self._make = make
+        self._carrier: HttpCarrier | None = None
+        self._attached = 0.0
+
+    def start(self) -> None:
+        self._begin()
+        self._attached = time.monotonic()
+        self.started_by = KIND
+        self._move(State.STARTING)
+        self._carrier = self._home.http_link.carrier(self._make.endpoint, self._make.model, self.deployment, self)
+
+    def facts(self, now: float) -> Facts:
+        age = now - self._attached if self._carrier is not None else 0.0
+        return Facts(device="attached", endpoint=self._make.endpoint, age_s=age)
+
+    def kill(self, why: str) -> None:
+        """There is no process of ours: let go of it, and attach again."""
+        self._unpool(why)
+        self._let_go()
+        self._move(State.RESTARTING, why)
+        self._gone()
+
+    def tick(self, now: float) -> None:
+        """Its probe has a clock of its own."""
+
+    def close(self) -> None:
+        self._let_go()
+
+    def _has_process(self) -> bool:
+        return False
+
+    def _end(self) -> None:
+        self._let_go()
+        self._gone()
+
+    def _let_go(self) -> None:
+        if self._carrier is not None:
+            self._carrier.forget()
+            self._carrier = None
+
+    # ------------------------------------------------------------------------------------- links.http.Receiver
+
+    def on_answer(self, number: int, status: int, body: bytes) -> None:
+        if self.target is not None:
+            self._home.exchanges.on_answer(self.target, number, status, body)
+
+    def on_chunk(self, number: int, data: bytes) -> None:
+        if self.target is not None:
+            self._home.exchanges.on_chunk(self.target, number, data)
+
+    def on_end(self, number: int) -> None:
+        if self.target is not None:
+            self._home.exchanges.on_end(self.target, number)
+
+    def on_broken(self, number: int, reason: str) -> None:
+        if self.target is not None:
+            self._home.exchanges.on_broken(self.target, number, reason)
+
+    def on_health(self, health: Health) -> None:
+        """In rotation while it is healthy; what it has in flight goes on either way."""
+        if health.ready and self.state in COMING_UP:
+            self._join()
+        elif health.ready and self.state is State.UNRESPONSIVE:
+            self._move(State.READY, "its health is back")
+        elif not health.ready and self.state is State.READY:
+            self._move(State.UNRESPONSIVE, health.reason)
+        elif not health.ready and self.state in COMING_UP:
+            self.reason = health.reason
+
+    def _join(self) -> None:
+        assert self._carrier is not None
+        self.ready_after_s = time.monotonic() - self._attached
+        self.target = Target(Member(self.name, self.incarnation), self._carrier, self.counts, self.traffic)
+        self._home.on_registered(self, None)
+        self._move(State.READY)
+        self._home.on_ready(self, self.ready_after_s, KIND)
+        self._publish(ReplicaReady, seconds=self.ready_after_s, how=KIND)

@@ -1,0 +1,300 @@
+"""A slot: a replica's stable name and its life, whatever stands behind it (spec 1, 5, 8).
+
+It carries out what `core.lifecycle` and the fleet decide, moves along the table of legal moves, and tells the fleet of each
+move. It knows nothing of its siblings. What differs between a process of ours and an attached server is in `managed` and
+`attached`: how it comes up, and what is left to do when its last exchange is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import enum
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Protocol
+
+from engine.messages import Card, Heartbeat, LaunchSpec
+from supervisor.control.events import AnyEvent, DrainEnded, DrainStarted, ReplicaState, Warned
+from supervisor.core.ejection import Outcome
+from supervisor.core.lifecycle import (
+    ALIVE,
+    AT_REST,
+    IN_ROTATION,
+    Record,
+    State,
+    is_legal,
+)
+from supervisor.core.traffic import Traffic
+from supervisor.exchanges import Exchanges, Target
+from supervisor.host.launcher import Launcher
+from supervisor.links.http import HttpLink
+from supervisor.links.zeromq import EngineLink
+
+
+class Intent(enum.Enum):
+    """What is to become of the slot when what stands behind it is gone."""
+
+    KEEP = enum.auto()
+    """It ended by itself: the restart policy decides."""
+    AGAIN = enum.auto()
+    """It was told to restart: the next incarnation at once."""
+    REST = enum.auto()
+    """It was drained by hand: stays out until it is restarted."""
+    LEAVE = enum.auto()
+    """It is not wanted any more: the slot ends with it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Make:
+    """What a slot is made from; `identity` is equal for slots that are interchangeable (spec 8)."""
+
+    identity: str
+    drain_timeout_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ManagedMake(Make):
+    """A process of ours: its launch specification (without what differs by incarnation) and its environment."""
+
+    spec: LaunchSpec
+    env: dict[str, str]
+    restart_hung_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AttachedMake(Make):
+    """Somebody else's server. `model`: its own name for the model, None where it is the deployment's."""
+
+    endpoint: str
+    model: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Facts:
+    """What can be said of the incarnation that stands behind a slot now. Sizes in bytes, times in seconds."""
+
+    device: str
+    pid: int | None = None
+    endpoint: str | None = None
+    threads: int | None = None
+    age_s: float = 0.0
+    cpu_share: float = 0.0
+    heartbeat: Heartbeat | None = None
+
+
+class Home(Protocol):
+    """What a slot needs around it, and who it tells."""
+
+    link: EngineLink
+    http_link: HttpLink
+    exchanges: Exchanges
+    launcher: Launcher
+
+    def publish(self, event: AnyEvent) -> None:
+        """Tell the event log."""
+
+    def on_registered(self, slot: Slot, card: Card | None) -> list[str]:
+        """A slot can serve: join the pool. What keeps it out of traffic, empty where it may serve."""
+
+    def on_unpooled(self, slot: Slot) -> None:
+        """A slot's incarnation is out of the pool for good."""
+
+    def on_ready(self, slot: Slot, seconds: float, kind: str) -> None:
+        """A slot became ready, so long after its start of that kind."""
+
+    def on_drained(self, slot: Slot, seconds: float) -> None:
+        """A slot's drain ended."""
+
+    def on_moved(self, slot: Slot) -> None:
+        """A slot changed its state."""
+
+
+class Slot(ABC):
+    """A replica of a deployment."""
+
+    managed: bool
+
+    def __init__(self, home: Home, deployment: str, number: int, born: int, make: Make) -> None:
+        self.name = f"{deployment}/{number}"
+        self.deployment = deployment
+        self.number = number
+        self.born = born
+        self.identity = make.identity
+        self.drain_timeout_s = make.drain_timeout_s
+        self.state = State.STOPPED
+        self.reason = ""
+        self.since = time.monotonic()
+        self.incarnation = 0
+        self.restarts = 0
+        self.intent = Intent.KEEP
+        self.counts: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+        self.traffic = Traffic(self.since)
+        self.record = Record()
+        self.target: Target | None = None
+        self.card: Card | None = None
+        self.restart_at: float | None = None
+        self.drain_until: float | None = None
+        self.ready_after_s: float | None = None
+        self.started_by: str | None = None
+        self.last_exit: str | None = None
+        self.last_lines: list[str] = []
+        self._home = home
+        self._drain_started = 0.0
+        self._timers: list[asyncio.TimerHandle] = []
+
+    @property
+    def is_cordoned(self) -> bool:
+        """Whether it was taken out by hand and stays out."""
+        return self.intent is Intent.REST
+
+    # ------------------------------------------------------------------------------------- what differs
+
+    @abstractmethod
+    def start(self) -> None:
+        """Bring the next incarnation up."""
+
+    @abstractmethod
+    def facts(self, now: float) -> Facts:
+        """What can be said of the incarnation now."""
+
+    @abstractmethod
+    def kill(self, why: str) -> None:
+        """End what stands behind it at once; the restart policy decides what follows."""
+
+    @abstractmethod
+    def tick(self, now: float) -> None:
+        """Once a second."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """The slot is forgotten: give back what it holds."""
+
+    @abstractmethod
+    def _has_process(self) -> bool:
+        """Whether something of the last incarnation still has to end."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Its exchanges are done: end what stands behind it, and call `_gone` when it has."""
+
+    # ------------------------------------------------------------------------------------- told by the fleet
+
+    def drain(self, intent: Intent, why: str, ceiling_s: float | None = None) -> None:
+        """Out of rotation now; it ends when its exchanges are done, or when the ceiling is reached."""
+        self.intent = intent
+        if self.state in (State.DRAINING, State.STOPPING):
+            return
+        if self.state not in ALIVE:
+            self._cancel_timers()
+            if not self._has_process():
+                self._gone()
+            return
+        ceiling = self.drain_timeout_s if ceiling_s is None else ceiling_s
+        open_now = len(self.target.open) if self.target is not None else 0
+        self._drain_started = time.monotonic()
+        self._move(State.DRAINING, why)
+        if not open_now:
+            self._stop(cut=0)
+            return
+        assert self.target is not None
+        self._publish(DrainStarted, in_flight=open_now, ceiling_s=ceiling, why=why)
+        self.drain_until = self._drain_started + ceiling
+        self.target.on_idle = lambda: self._stop(cut=0)
+        self._after(ceiling, self.cut_drain)
+
+    def cut_drain(self) -> None:
+        """The ceiling is reached, or somebody is in a hurry: end a drain that goes on."""
+        if self.state is not State.DRAINING:
+            return
+        cut = len(self.target.open) if self.target is not None else 0
+        message = f"the drain of {self.name} was cut with {cut} exchanges in flight"
+        self._home.publish(Warned(message=message))
+        self._stop(cut=cut)
+
+    def forgive(self) -> None:
+        """Clear what the restart policy remembers, and start where nothing runs."""
+        self.record = Record()
+        if self.state not in AT_REST and self.state is not State.RESTARTING:
+            return
+        self._cancel_timers()
+        self.intent = Intent.AGAIN
+        if not self._has_process():
+            self._gone()
+
+    # ------------------------------------------------------------------------------------- for both kinds
+
+    def _begin(self) -> None:
+        """The next incarnation: forget what was the last one's."""
+        self._cancel_timers()
+        self.incarnation += 1
+        self.intent = Intent.KEEP
+        self.restart_at = self.drain_until = self.ready_after_s = None
+        self.card = None
+
+    def _stop(self, cut: int) -> None:
+        """The last exchange is done, or what still runs is cut."""
+        if self.state is not State.DRAINING:
+            return
+        self._end_drain(cut)
+        self._move(State.STOPPING)
+        if cut:
+            self._unpool("its drain was cut")
+        self._end()
+
+    def _end_drain(self, cut: int) -> None:
+        self.drain_until = None
+        if self.target is not None:
+            self.target.on_idle = None
+        seconds = time.monotonic() - self._drain_started
+        self._home.on_drained(self, seconds)
+        self._publish(DrainEnded, seconds=seconds, cut=cut)
+
+    def _unpool(self, why: str) -> None:
+        """Out of the pool for good; what is still in flight is lost."""
+        if self.target is not None:
+            self._home.exchanges.on_lost(self.target, why)
+            self._home.on_unpooled(self)
+            self.target = None
+
+    def _gone(self) -> None:
+        """Nothing stands behind it, and nothing comes by itself: what the intent asks for now."""
+        self._unpool("stopped")
+        if self.intent is Intent.AGAIN:
+            if self.state is not State.STOPPED:
+                self._move(State.STOPPED)
+            self.restarts += 1
+            self.start()
+        elif self.state not in AT_REST or self.intent is not Intent.KEEP:
+            reason = "drained by hand; `stoker restart` brings it back" if self.intent is Intent.REST else ""
+            self._move(State.STOPPED, reason)
+
+    def _move(self, after: State, reason: str = "") -> None:
+        before = self.state
+        if before is after:
+            self.reason = reason or self.reason
+            if self.intent is Intent.LEAVE and after is State.STOPPED:
+                self._home.on_moved(self)
+            return
+        if not is_legal(before, after):
+            self._home.publish(Warned(message=f"refused an illegal move of {self.name}: {before} -> {after}"))
+            return
+        self.state = after
+        self.reason = reason
+        self.since = time.monotonic()
+        if self.target is not None:
+            self.target.member.in_rotation = after in IN_ROTATION
+        self._publish(ReplicaState, before=before.value, after=after.value, reason=reason)
+        self._home.on_moved(self)
+
+    def _publish(self, kind: Callable[..., AnyEvent], **fields: object) -> None:
+        self._home.publish(kind(replica=self.name, incarnation=self.incarnation, **fields))
+
+    def _after(self, seconds: float, call: Callable[[], None]) -> None:
+        self._timers.append(asyncio.get_running_loop().call_later(seconds, call))
+
+    def _cancel_timers(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()

@@ -1,0 +1,84 @@
+"""From a deployment's placement to what a slot is made of: device, threads, environment, identity (spec 4, 8, 9)."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from engine.messages import LaunchSpec
+from supervisor.config.schema import Deployment, Placement
+from supervisor.core import budget
+from supervisor.host import devices as host_devices
+from supervisor.host.launcher import engine_environment, identity_of
+from supervisor.slots.base import AttachedMake, Make, ManagedMake
+
+THREADS_VARIABLE = "STOKER_CPU_THREADS"
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """The facts of this machine that a replica depends on. `endpoint`: where engines connect to."""
+
+    endpoint: str
+    cpu_cores: int
+    devices: Sequence[host_devices.Device]
+    environ: Mapping[str, str]
+
+
+def make(deployment: Deployment, place: Placement, machine: Machine) -> Make:
+    """What a replica at that place is made from. Raises StokerError where it cannot be."""
+    if place.endpoint is not None:
+        identity = identity_of({"deployment": deployment.name, "endpoint": place.endpoint, "model": place.model})
+        return AttachedMake(identity, deployment.drain_timeout_s, place.endpoint, place.model)
+    spec = _launch_spec(deployment, place, machine)
+    visibility = {} if spec.simulated else host_devices.visibility_env(spec.device, machine.environ)
+    comparable = msgspec.structs.replace(spec, endpoint="", supervisor_pid=0)
+    identity = identity_of({"deployment": deployment.name, "spec": msgspec.to_builtins(comparable)})
+    env = engine_environment(spec.threads, visibility, None)
+    return ManagedMake(identity, deployment.drain_timeout_s, spec, env, deployment.restart_hung_ms / 1000)
+
+
+def check_environment(environ: Mapping[str, str]) -> None:
+    """Raises StokerError for a variable of Stoker's that says nothing usable."""
+    if (text := environ.get(THREADS_VARIABLE)) is not None:
+        budget.parse_threads(text)
+
+
+def _launch_spec(deployment: Deployment, place: Placement, machine: Machine) -> LaunchSpec:
+    """Everything of a launch that does not differ by incarnation."""
+    device = place.device or "auto"
+    if device == "auto":
+        device = host_devices.resolve_auto(machine.devices)
+    args = deployment.engine_args
+    return LaunchSpec(
+        endpoint=machine.endpoint,
+        identity=b"",
+        supervisor_pid=os.getpid(),
+        replica="",
+        incarnation=0,
+        artifact=deployment.artifact or "",
+        revision=deployment.revision,
+        device=device,
+        threads=_threads(deployment, machine),
+        engine=args.engine,
+        task=args.task,
+        dtype=args.dtype,
+        max_model_len=args.max_model_len,
+        trust_remote_code=args.trust_remote_code,
+        options=args.options,
+        max_num_seqs=deployment.max_num_seqs,
+        max_num_batched_tokens=deployment.max_num_batched_tokens,
+        result_cache_entries=deployment.result_cache_entries,
+        simulated=any(known.id == device and known.simulated for known in machine.devices),
+    )
+
+
+def _threads(deployment: Deployment, machine: Machine) -> int:
+    """Intra-op threads of each replica: the environment over the config, capped by the budget."""
+    configured = deployment.cpu.threads
+    if (text := machine.environ.get(THREADS_VARIABLE)) is not None:
+        configured = budget.parse_threads(text)
+    return budget.threads_for(machine.cpu_cores, configured)

@@ -1,0 +1,267 @@
+"""A slot with processes of ours behind it, one after another: started, heard, seen to end, started again (spec 5)."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+import msgspec
+
+from engine.errors import StokerError
+from engine.messages import (
+    EXIT_REASONS,
+    PROTOCOL,
+    Answer,
+    Chunk,
+    End,
+    ExitCode,
+    Faults,
+    Heartbeat,
+    LoadFailed,
+    Phase,
+    Progress,
+    Register,
+    ToSupervisor,
+)
+from supervisor.control.events import ReplicaExited, ReplicaFailed, ReplicaReady, ReplicaStarted
+from supervisor.core.dispatch import Member
+from supervisor.core.lifecycle import COMING_UP, Ending, GiveUp, State, after_exit
+from supervisor.exchanges import Target
+from supervisor.host.logs import ReplicaLog
+from supervisor.host.processes import STOP_S, Child, Exit
+from supervisor.links.zeromq import EngineCarrier
+from supervisor.slots.base import Facts, Home, Intent, ManagedMake, Slot
+
+SILENT_S = 5.0
+"""Without a heartbeat for this long a replica is `unresponsive` and out of rotation (spec 5)."""
+DEAD_S = 30.0
+"""Without a heartbeat for this long it is killed and restarted."""
+LAST_LINES = 20
+"""Log lines that are shown with an exit."""
+
+
+class ManagedSlot(Slot):
+    """Implements `processes.Observer` and `links.zeromq.Peer` for its incarnations."""
+
+    managed = True
+
+    def __init__(
+        self, home: Home, deployment: str, number: int, born: int, make: ManagedMake, log: ReplicaLog
+    ) -> None:
+        super().__init__(home, deployment, number, born, make)
+        self.log = log
+        self._make = make
+        self._child: Child | None = None
+        self._carrier: EngineCarrier | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._cpu_share = 0.0
+        self._identity = b""
+        self._heard = 0.0
+        self._was_ready = False
+        self._load_failure: LoadFailed | None = None
+        self._why_killed = ""
+
+    def facts(self, now: float) -> Facts:
+        child, spec = self._child, self._make.spec
+        if child is None:
+            return Facts(spec.device, threads=spec.threads)
+        return Facts(
+            device=spec.device,
+            pid=child.pid if child.alive else None,
+            threads=spec.threads,
+            age_s=now - child.started,
+            cpu_share=self._cpu_share,
+            heartbeat=self._heartbeat,
+        )
+
+    # ------------------------------------------------------------------------------------- told by the fleet
+
+    def start(self) -> None:
+        self._begin()
+        self._heartbeat = None
+        self._load_failure = None
+        self._why_killed = ""
+        self._was_ready = False
+        self._identity = b"\1" + secrets.token_bytes(16)
+        self._heard = time.monotonic()
+        self.log.begin(self.incarnation)
+        self._move(State.STARTING)
+        spec = msgspec.structs.replace(
+            self._make.spec, identity=self._identity, replica=self.name, incarnation=self.incarnation
+        )
+        self._carrier = self._home.link.admit(self._identity, self)
+        try:
+            self._child = self._home.launcher.start(spec, self._make.env, self)
+        except (OSError, StokerError) as error:
+            self._home.link.forget(self._identity)
+            self._child = None
+            self._ended(f"could not be started: {error}", Ending(0.0, False, load_failed=True))
+            self._rest_or_wait()
+            return
+        self.started_by = self._home.launcher.kind
+        self._publish(ReplicaStarted, pid=self._child.pid, device=spec.device, how=self.started_by)
+
+    def kill(self, why: str) -> None:
+        """SIGKILL to the process group."""
+        self._why_killed = why
+        if self._child is not None:
+            self._child.kill()
+
+    def set_faults(self, faults: Faults) -> None:
+        """New faults for a stub engine."""
+        if self._carrier is not None:
+            self._carrier.set_faults(faults)
+
+    def tick(self, now: float) -> None:
+        """Is it still heard of, and does its forward take too long (spec 5)?"""
+        if self._child is None or not self._child.alive or self.state in (State.DRAINING, State.STOPPING):
+            return
+        silent = now - self._heard
+        if silent > DEAD_S and self.state not in COMING_UP:
+            self.kill(f"no heartbeat for {silent:.0f} s")
+        elif silent > SILENT_S and self.state is State.READY:
+            self._move(State.UNRESPONSIVE, f"no heartbeat for {silent:.0f} s")
+        limit = self._make.restart_hung_s
+        if limit and self._heartbeat is not None and self._heartbeat.forward_age_s > limit:
+            self.kill(f"a forward ran for {self._heartbeat.forward_age_s:.0f} s")
+
+    def close(self) -> None:
+        self.log.close()
+
+    def _has_process(self) -> bool:
+        return self._child is not None
+
+    def _end(self) -> None:
+        if self._child is not None:
+            self._child.terminate(STOP_S)
+        else:
+            self._gone()
+
+    # ------------------------------------------------------------------------------------- told by the process
+
+    def on_output(self, data: bytes) -> None:
+        self.log.feed(data, time.time(), time.monotonic())
+
+    def on_exit(self, ending: Exit) -> None:
+        """The process is gone: what it had in flight is lost, and the policy says what follows."""
+        assert self._child is not None
+        self._home.link.look()
+        self.log.begin(self.incarnation)
+        self.last_exit = self._describe(ending)
+        if self.state is State.DRAINING:
+            self._end_drain(cut=len(self.target.open) if self.target is not None else 0)
+            self._move(State.STOPPING)
+        self._unpool(self.last_exit)
+        if self.state is State.STOPPING:
+            return
+        self._ended(
+            self.last_exit,
+            Ending(
+                ran_s=time.monotonic() - self._child.started,
+                was_ready=self._was_ready,
+                load_failed=ending.code in (ExitCode.LOAD_FAILED, ExitCode.LOAD_FINAL),
+                final=ending.code == ExitCode.LOAD_FINAL,
+            ),
+        )
+
+    def on_group_gone(self) -> None:
+        """Nothing of it is left: now it may be stopped, restarted or forgotten."""
+        self._child = None
+        self._home.link.forget(self._identity)
+        self._rest_or_wait()
+
+    def on_message(self, message: ToSupervisor, body: bytes | None) -> None:
+        """What the engine says. An exchange that is not open here any more is a late answer, never an error."""
+        match message:
+            case Answer() if self.target is not None and body is not None:
+                self._home.exchanges.on_answer(self.target, message.exchange, message.status, body)
+            case Chunk() if self.target is not None and body is not None:
+                self._home.exchanges.on_chunk(self.target, message.exchange, body)
+            case End() if self.target is not None:
+                self._home.exchanges.on_end(self.target, message.exchange)
+            case Heartbeat():
+                self._on_heartbeat(message)
+            case Progress():
+                self._on_progress(message)
+            case Register():
+                self._on_register(message)
+            case LoadFailed():
+                self._load_failure = message
+            case _:
+                pass
+
+    def _on_heartbeat(self, message: Heartbeat) -> None:
+        now = time.monotonic()
+        if self._heartbeat is not None and now > self._heard:
+            self._cpu_share = max(0.0, (message.cpu_s - self._heartbeat.cpu_s) / (now - self._heard))
+        self._heartbeat = message
+        self._heard = now
+        if self.state is State.UNRESPONSIVE:
+            self._move(State.READY, "heartbeats are back")
+
+    def _on_progress(self, message: Progress) -> None:
+        if message.protocol != PROTOCOL:
+            self.kill(f"speaks protocol {message.protocol}, expected {PROTOCOL}")
+        elif self.state in COMING_UP:
+            self._move(State.LOADING if message.phase is Phase.LOADING else State.WARMING)
+
+    def _on_register(self, message: Register) -> None:
+        if message.protocol != PROTOCOL:
+            self.kill(f"speaks protocol {message.protocol}, expected {PROTOCOL}")
+            return
+        if self.state not in COMING_UP or self._child is None or self._carrier is None:
+            return
+        self._heard = time.monotonic()
+        self.card = message.card
+        self.ready_after_s = self._heard - self._child.started
+        self._was_ready = True
+        self.target = Target(Member(self.name, self.incarnation), self._carrier, self.counts, self.traffic)
+        obstacles = self._home.on_registered(self, message.card)
+        if obstacles:
+            self._move(State.INCOMPATIBLE, "; ".join(obstacles))
+            return
+        self._move(State.READY)
+        kind = self.started_by or "spawn"
+        self._home.on_ready(self, self.ready_after_s, kind)
+        self._publish(ReplicaReady, seconds=self.ready_after_s, how=kind)
+
+    # ------------------------------------------------------------------------------------- inside
+
+    def _ended(self, why: str, ending: Ending) -> None:
+        """It ended unasked: restart after a delay, or give up."""
+        self.last_lines = [line.text for line in self.log.tail(LAST_LINES)]
+        pid = self._child.pid if self._child is not None else 0
+        verdict = after_exit(self.record, ending)
+        if isinstance(verdict, GiveUp):
+            reason = f"{why}; {verdict.why}"
+            self._publish(ReplicaExited, pid=pid, reason=why, last_lines=self.last_lines)
+            self._move(State.FAILED, reason)
+            self._publish(ReplicaFailed, reason=reason)
+            return
+        self.record = verdict.record
+        self.restart_at = time.monotonic() + verdict.delay_s
+        self._publish(
+            ReplicaExited, pid=pid, reason=why, restart_in_s=verdict.delay_s, last_lines=self.last_lines
+        )
+        self._move(State.RESTARTING, why)
+
+    def _rest_or_wait(self) -> None:
+        """The process is gone to the last of its group: what the intent asks for now."""
+        if self.state is State.RESTARTING and self.intent is Intent.KEEP:
+            delay = max(0.0, (self.restart_at or 0.0) - time.monotonic())
+            self._after(delay, self._start_again)
+        else:
+            self._gone()
+
+    def _start_again(self) -> None:
+        if self.state is State.RESTARTING:
+            self.restarts += 1
+            self.start()
+
+    def _describe(self, ending: Exit) -> str:
+        words = ending.describe()
+        if self._load_failure is not None:
+            return f"{self._load_failure.reason} ({words})"
+        if ending.code in list(ExitCode) and ending.code:
+            words = f"{EXIT_REASONS[ExitCode(ending.code)]} ({words})"
+        return f"{self._why_killed} ({words})" if self._why_killed else words
