@@ -82,14 +82,15 @@ class _OpenGeneration:
 
 
 class DeviceThread(threading.Thread):
-    """Loads the backend, registers through the outbox, then serves until the process ends."""
+    """Loads the backend where none was handed in, registers through the outbox, then serves until the process ends."""
 
     _backend: Backend
 
-    def __init__(self, spec: LaunchSpec, outbox: Outbox) -> None:
+    def __init__(self, spec: LaunchSpec, outbox: Outbox, loaded: Backend | None = None) -> None:
         super().__init__(name="device", daemon=True)
         self.gauges = Gauges()
         self._spec = spec
+        self._loaded = loaded
         self._outbox = outbox
         self._inbox: queue.SimpleQueue[Work | int] = queue.SimpleQueue()
         self._jobs: dict[int, _OpenJob] = {}
@@ -128,10 +129,14 @@ class DeviceThread(threading.Thread):
             self._turn()
 
     def _start_up(self) -> None:
-        self._outbox.put(Progress(PROTOCOL, Phase.LOADING))
-        self._backend = build(self._spec)
-        self._backend.load()
+        if self._loaded is None:
+            self._outbox.put(Progress(PROTOCOL, Phase.LOADING))
+            self._backend = build(self._spec)
+            self._backend.load()
+        else:
+            self._backend = self._loaded
         self._outbox.put(Progress(PROTOCOL, Phase.WARMING))
+        self._backend.warm()
         verdict = golden.check(self._backend)
         self._batcher = Batcher(
             max_tokens=self._backend.max_num_batched_tokens, max_rows=self._backend.max_num_seqs

@@ -253,10 +253,37 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool = False
 
 
+class ForkRequest(Message, frozen=True, tag="F"):
+    """To a template: fork a replica. Two descriptors come along: its output, its lifeline. `env` is set in it first."""
+
+    number: int
+    spec: LaunchSpec
+    env: dict[str, str]
+
+
+class TemplateReady(Message, frozen=True, tag="R"):
+    """From a template: the weights are loaded, it can be forked. obstacle: why it cannot be forked after all."""
+
+    protocol: int
+    obstacle: str | None
+    seconds: float
+
+
+class Forked(Message, frozen=True, tag="f"):
+    """From a template: the replica of that request lives, and is a child of the supervisor by now."""
+
+    number: int
+    pid: int
+
+
+FromTemplate = TemplateReady | Forked
+
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)
 _to_supervisor = msgspec.msgpack.Decoder(ToSupervisor)
 _launch = msgspec.msgpack.Decoder(LaunchSpec)
+_fork_request = msgspec.msgpack.Decoder(ForkRequest)
+_from_template = msgspec.msgpack.Decoder(FromTemplate)
 
 encode = _encoder.encode
 """Header or launch specification to bytes."""
@@ -284,3 +311,19 @@ def decode_launch(data: bytes) -> LaunchSpec:
         return _launch.decode(data)
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"not a launch specification: {error}") from error
+
+
+def decode_fork_request(data: bytes) -> ForkRequest:
+    """Read what a supervisor asks of a template. Raises ProtocolError."""
+    try:
+        return _fork_request.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a fork request: {error}") from error
+
+
+def decode_from_template(data: bytes) -> FromTemplate:
+    """Read what a template says. Raises ProtocolError."""
+    try:
+        return _from_template.decode(data)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"not a message of a template: {error}") from error

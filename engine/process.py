@@ -11,9 +11,13 @@ import ctypes
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from engine.errors import ProtocolError
 from engine.messages import ExitCode, LaunchSpec, decode_launch
+
+if TYPE_CHECKING:
+    from engine.backends.base import Backend
 
 PR_SET_PDEATHSIG = 1
 
@@ -26,7 +30,7 @@ def main() -> None:
         print(f"engine: {error}. It is started by `stoker serve`, not by hand.", file=sys.stderr, flush=True)
         os._exit(ExitCode.BAD_LAUNCH)
     die_with(spec.supervisor_pid)
-    _exit(serve(spec, lifeline=0))
+    leave(serve(spec, lifeline=0))
 
 
 def read_launch(fd: int) -> LaunchSpec:
@@ -44,20 +48,20 @@ def die_with(supervisor_pid: int) -> None:
         os._exit(ExitCode.ORPHANED)
 
 
-def serve(spec: LaunchSpec, lifeline: int) -> ExitCode:
-    """Connect, load, serve until told to leave; why it ended."""
+def serve(spec: LaunchSpec, lifeline: int, loaded: Backend | None = None) -> ExitCode:
+    """Connect, load (where the template has not), serve until told to leave; why it ended."""
     from engine.device_thread import DeviceThread
     from engine.io_loop import IoLoop
     from engine.outbox import Outbox
 
     outbox = Outbox()
-    device = DeviceThread(spec, outbox)
+    device = DeviceThread(spec, outbox, loaded)
     loop = IoLoop(spec, device, outbox, lifeline)
     device.start()
     return loop.run()
 
 
-def _exit(code: ExitCode) -> None:
+def leave(code: ExitCode) -> None:
     """Leave without waiting for a forward that may still run: nobody waits for its answer any more."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -22,6 +22,7 @@ from supervisor.control.events import (
     ReplicaEjected,
     ReplicaReadmitted,
     Scaled,
+    TemplateEvent,
     Warned,
 )
 from supervisor.control.messages import CommandRefused
@@ -42,8 +43,8 @@ from supervisor.core.durations import Durations
 from supervisor.core.ejection import Policy
 from supervisor.core.lifecycle import AT_REST, IN_ROTATION, State
 from supervisor.exchanges import Exchanges, Lane
-from supervisor.host.launcher import Launcher
 from supervisor.host.logs import LogLine, LogThread, ReplicaLog, RotatingLog, log_file
+from supervisor.host.template import TemplateLauncher
 from supervisor.links.http import HttpLink
 from supervisor.links.zeromq import EngineLink
 from supervisor.slots.attached import AttachedSlot
@@ -88,7 +89,6 @@ class Surroundings:
 
     link: EngineLink
     http_link: HttpLink
-    launcher: Launcher
     machine: Machine
     logs: Path
     log_thread: LogThread
@@ -103,7 +103,9 @@ class Fleet:
         self.events = events
         self.link = around.link
         self.http_link = around.http_link
-        self.launcher = around.launcher
+        self.launcher = TemplateLauncher(self._on_template_output, self._on_template)
+        self.launcher.on_empty = self._check_empty
+        self._template_logs: dict[str, ReplicaLog] = {}
         self.exchanges = Exchanges(self._on_consequences)
         self.stopping = False
         self.on_empty: Callable[[], None] = lambda: None
@@ -338,6 +340,7 @@ class Fleet:
                     why = "the supervisor stops" if self.stopping else "not wanted any more"
                     group.slots[action.number].drain(Intent.LEAVE, why)
         self._roll(group)
+        self.launcher.retain([item.spec for one in self.groups.values() for item in one.wanted if isinstance(item, ManagedMake)])
         if not group.slots and not group.wanted and not self.stopping:
             self.groups.pop(group.deployment.name, None)
 
@@ -369,8 +372,24 @@ class Fleet:
         self._check_empty()
 
     def _check_empty(self) -> None:
-        if self.stopping and not any(group.slots for group in self.groups.values()):
+        """When stopping: the last slot lets the templates go, the last template ends it."""
+        if not self.stopping or any(group.slots for group in self.groups.values()):
+            return
+        self.launcher.retain([])
+        if not self.launcher.pids:
             self._loop.call_soon(self.on_empty)
+
+    def _on_template(self, artifact: str, what: str) -> None:
+        self.publish(TemplateEvent(artifact=artifact, what=what))
+
+    def _on_template_output(self, artifact: str, data: bytes) -> None:
+        log = self._template_logs.get(artifact)
+        if log is None:
+            name = f"{artifact.rpartition('/')[2] or artifact}/template"
+            file = RotatingLog(log_file(self._around.logs, name), self._on_log_problem)
+            log = ReplicaLog(name, self._around.log_thread.sink(file), self._around.on_log)
+            self._template_logs[artifact] = log
+        log.feed(data, time.time(), time.monotonic())
 
     def _roll(self, group: Group) -> None:
         """The next step of a rolling restart: only while every replica that should serve does."""

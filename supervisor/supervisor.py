@@ -40,7 +40,6 @@ from supervisor.gateway.metrics import exposition
 from supervisor.gateway.status import StatusPages
 from supervisor.host.cpu import cpu_budget
 from supervisor.host.devices import list_devices
-from supervisor.host.launcher import SpawnLauncher
 from supervisor.host.listening import display, listen
 from supervisor.host.logs import LogLine, LogThread, iso_utc
 from supervisor.host.processes import STOP_S, adopt_orphans
@@ -49,6 +48,8 @@ from supervisor.host.systemd import notify
 from supervisor.inventory import Identity, InventoryMaker
 from supervisor.links.http import HttpLink
 from supervisor.links.zeromq import EngineLink
+from supervisor.native.doors import IpcDoor
+from supervisor.native.server import NativeServer
 from supervisor.slots.making import Machine, check_environment
 
 HEADROOM_S = 10.0
@@ -132,7 +133,6 @@ class Supervisor:
             Surroundings(
                 link=link,
                 http_link=self._http_link,
-                launcher=SpawnLauncher(),
                 machine=Machine(link.endpoint, cores, report.devices, os.environ),
                 logs=self._runtime.logs,
                 log_thread=self._log_thread,
@@ -169,6 +169,13 @@ class Supervisor:
         )
         directory = Directory(self.fleet, config.default_deployment)
         self._gateway = Gateway(self.fleet.exchanges, directory, pages, _api_key(config.stoker.api_key_env))
+        self._native = NativeServer(
+            context,
+            IpcDoor(self._runtime.clients),
+            self.fleet.exchanges,
+            directory,
+            lambda why: self._bad_frames.count("clients", why),
+        )
 
     def _announce(self, address: str) -> None:
         options = self._options
@@ -208,6 +215,7 @@ class Supervisor:
     def _close(self, link: EngineLink) -> None:
         self.fleet.close()
         self.control.close()
+        self._native.close()
         link.close()
         self._log_thread.close(FLUSH_LOGS_S)
 

@@ -1,8 +1,8 @@
 """What a backend is: the one interface between the engine's loops and a way to compute.
 
 A backend never sees a socket, a thread or an exchange. It turns a request body into a job of rows, computes rows of
-any jobs together in one forward, and turns a job's outputs into the answer's bytes. The device thread calls all of it;
-only `load` runs on the thread that later runs the forwards, too.
+any jobs together in one forward, and turns a job's outputs into the answer's bytes. The device thread calls all of it
+but `load` and `adopt`, which a template calls where there is one.
 
     body --prepare--> Job(rows) --forward(rows of several jobs)--> outputs --Job.answer--> bytes
     body --prepare--> Generation --step(several generations)--> pieces, until each is done
@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from engine.errors import StokerError
-from engine.messages import Card, Faults, Route
+from engine.messages import Card, Faults, LaunchSpec, Route
 
 
 class RequestError(StokerError):
@@ -79,7 +79,18 @@ class Backend(ABC):
 
     @abstractmethod
     def load(self) -> None:
-        """Bring the weights to the device. Raises LoadError with a sentence for the user."""
+        """Bring the weights into memory. Raises LoadError with a sentence for the user.
+
+        A template runs it once and is forked for each replica: it must start no thread, run no parallel region and
+        touch no GPU (spec 5).
+        """
+
+    def adopt(self, spec: LaunchSpec) -> None:
+        """After a fork: become the replica of this specification, which differs in name, device and threads only."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be forked")
+
+    def warm(self) -> None:
+        """In the replica's own process, on its device thread: threads, device, a first forward. Raises LoadError."""
 
     @abstractmethod
     def card(self) -> Card:

@@ -40,7 +40,6 @@ class StubBackend(Backend):
     """Sleeps where others compute."""
 
     def __init__(self, spec: LaunchSpec) -> None:
-        self._spec = spec
         self._changed = threading.Condition()
         self._noise = 0
         try:
@@ -48,12 +47,18 @@ class StubBackend(Backend):
         except msgspec.ValidationError as error:
             raise LoadError(f"stub: {error}", final=True) from None
         self._faults = self._options.faults
+        self.adopt(spec)
+
+    def adopt(self, spec: LaunchSpec) -> None:
+        self._spec = spec
         wrong = 1 if self._faults.wrong_card else 0
         self.max_num_seqs = (spec.max_num_seqs or DEFAULT_SEQS) + wrong
         self.max_num_batched_tokens = (spec.max_num_batched_tokens or DEFAULT_TOKENS) + wrong
 
     def load(self) -> None:
         time.sleep(self._options.load_ms / 1000)
+
+    def warm(self) -> None:
         if self._faults.exit_while_loading:
             print("stub: exiting while loading, as asked", file=sys.stderr, flush=True)
             os._exit(7)

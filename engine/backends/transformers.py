@@ -1,6 +1,6 @@
 """The engine `transformers`: models of the transformers library, one task a file (spec 10).
 
-- `load`: files to weights on the CPU, on one thread. Once a deployment: it may run in a template that is forked.
+- `load`: files to weights on the CPU, on one thread. Once a deployment: a template may do it, and be forked.
 - `warm`: threads, device, a first forward. Once a replica, on the thread that runs the forwards.
 - `forward`: rows of any requests together.
 
@@ -391,10 +391,10 @@ class Tokeniser:
         self._tokenizer = tokenizer
         self._prompt = prompt
         self._lower_case = lower_case
+        tokenizer.no_padding()  # tokenizer.json may ask for both, in ways that are not the model's
+        tokenizer.enable_truncation(max_length=limit)
         self._front, self._back = _special_tokens(tokenizer)
         self._by_word = isinstance(tokenizer.pre_tokenizer, tokenizers.pre_tokenizers.BertPreTokenizer)
-        tokenizer.no_padding()
-        tokenizer.enable_truncation(max_length=limit)
 
     def encode(self, inputs: Sequence[str | list[int]]) -> list[list[int]]:
         """Token ids of each input, at most `limit`."""
@@ -410,7 +410,7 @@ class Tokeniser:
         return ids
 
     def _of_long_text(self, text: str) -> list[int]:
-        """As much of the text as fills `limit` tokens: words are split each for itself, so the rest is no matter.
+        """As much of a text as fills `limit` tokens: words are split each for itself, the rest cannot matter.
 
         A text of 64 MiB would else hold up everyone for a minute, to have all but its first page thrown away.
         """

@@ -1,12 +1,12 @@
 """How the CLI and the dashboard reach a supervisor: calls with an answer each, and the streams behind a subscription.
 
-Two clients over one wire: `ControlClient` blocks (the CLI starts in milliseconds and has no loop), `AsyncControlClient`
-lives in a loop (the dashboard). Both find out at once when nobody listens, rather than by a time-out.
+`ControlClient` blocks: the CLI starts in milliseconds and has no loop. `async_client` is its twin for a loop (the
+dashboard). Both find out at once when nobody listens, rather than by a time-out.
 """
 
 from __future__ import annotations
 
-import asyncio
+import collections
 import itertools
 import socket
 import time
@@ -51,6 +51,7 @@ class ControlClient:
         self._socket.connect(f"ipc://{path}")
         self._ids = itertools.count(1)
         self._path = path
+        self._notices: collections.deque[FromSupervisor] = collections.deque()
 
     def __enter__(self) -> ControlClient:
         return self
@@ -70,13 +71,17 @@ class ControlClient:
         deadline = time.monotonic() + timeout_s
         while True:
             message = self._receive(deadline)
-            if isinstance(message, Reply) and message.id == number:
-                return _unless_refused(message.answer)
+            if not isinstance(message, Reply):
+                self._notices.append(message)
+            elif message.id == number:
+                return unless_refused(message.answer)
 
     def notices(self, timeout_s: float | None = None) -> Iterator[FromSupervisor | None]:
         """What a subscription brings, as it comes; None where nothing came for `timeout_s` seconds."""
         while True:
-            if self._socket.poll(None if timeout_s is None else int(timeout_s * 1000)):
+            if self._notices:
+                yield self._notices.popleft()
+            elif self._socket.poll(None if timeout_s is None else int(timeout_s * 1000)):
                 yield decode_from_supervisor(self._socket.recv())
             else:
                 check_listening(self._path)
@@ -90,55 +95,10 @@ class ControlClient:
         return decode_from_supervisor(self._socket.recv())
 
 
-class AsyncControlClient:
-    """A client for an event loop: `ask` for answers, `notices` for what subscriptions bring."""
-
-    def __init__(self, path: str) -> None:
-        check_listening(path)
-        import zmq.asyncio
-
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.connect(f"ipc://{path}")
-        self._ids = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
-        self._path = path
-        self.notices: asyncio.Queue[FromSupervisor] = asyncio.Queue(maxsize=10_000)
-        self._reader = asyncio.get_running_loop().create_task(self._read())
-
-    async def ask(self, command: AnyCommand, timeout_s: float = ANSWER_S) -> Answer:
-        """The answer to one command. Raises CommandRefused, NotRunning, NoAnswer."""
-        number = next(self._ids)
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
-        try:
-            await self._socket.send(encode(Call(CONTROL_PROTOCOL, number, command)))
-            return _unless_refused(await asyncio.wait_for(answer, timeout_s))
-        except TimeoutError:
-            check_listening(self._path)
-            raise NoAnswer("the supervisor does not answer; is its process stopped?") from None
-        finally:
-            self._waiting.pop(number, None)
-
-    async def close(self) -> None:
-        """Stop reading and give the socket back."""
-        self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
-        self._socket.close()
-        self._context.term()
-
-    async def _read(self) -> None:
-        while True:
-            message = decode_from_supervisor(await self._socket.recv())
-            if not isinstance(message, Reply):
-                await self.notices.put(message)
-            elif (answer := self._waiting.get(message.id)) is not None and not answer.done():
-                answer.set_result(message.answer)
-
-
 def check_listening(path: str) -> None:
-    """Raises NotRunning unless a process accepts connections on that socket."""
+    """Raises NotRunning unless a process listens on that socket."""
+    if _is_listed(path):
+        return
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         probe.settimeout(1.0)
@@ -149,7 +109,19 @@ def check_listening(path: str) -> None:
         probe.close()
 
 
-def _unless_refused(answer: Answer) -> Answer:
+def _is_listed(path: str) -> bool:
+    """Whether the kernel lists a listener there (Linux). A connection that says nothing would count as a bad frame."""
+    accepts_connections = 0x10000
+    try:
+        with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as sockets:
+            rows = [line.split(maxsplit=7) for line in sockets if line.rstrip("\n").endswith(path)]
+    except OSError:
+        return False
+    return any(len(row) == 8 and row[7].rstrip("\n") == path and int(row[3], 16) & accepts_connections for row in rows)
+
+
+def unless_refused(answer: Answer) -> Answer:
+    """The answer, unless it is a refusal. Raises CommandRefused."""
     if isinstance(answer, Refused):
         raise CommandRefused(answer.message, answer.code)
     return answer

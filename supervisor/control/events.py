@@ -155,6 +155,14 @@ class DrainEnded(ReplicaEvent, frozen=True, kw_only=True, tag="drain_ended"):
         return f"{self.replica}#{self.incarnation} drained in {self.seconds:.3f} s, {how}"
 
 
+class TemplateEvent(Event, frozen=True, kw_only=True, tag="template"):
+    artifact: str
+    what: str
+
+    def sentence(self) -> str:
+        return f"template of {self.artifact} {self.what}"
+
+
 class Scaled(Event, frozen=True, kw_only=True, tag="scaled"):
     deployment: str
     before: int
@@ -204,6 +212,7 @@ AnyEvent = (
     | EjectionWithheld
     | DrainStarted
     | DrainEnded
+    | TemplateEvent
     | Scaled
     | Commanded
     | BadFrames

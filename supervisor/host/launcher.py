@@ -1,6 +1,7 @@
-"""How an engine process comes into being: one interface, so that a plain spawn and a fork from a template look the same.
+"""How an engine process comes into being: a fresh interpreter, or a fork of a template that has the weights (spec 5).
 
-The environment is part of it: OpenMP, MKL and the device visibility must be decided before the first library loads.
+One interface for both: `start` promises a process, and the observer is told when there is one, or why there is none. A
+plain spawn tells within the call, a fork when the template has loaded and forked.
 """
 
 from __future__ import annotations
@@ -23,26 +24,62 @@ _PRIVATE = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "STOKER_
 """Variables that are the supervisor's own and would only confuse an engine."""
 
 
+class Starting(Observer, Protocol):
+    """Who waits for a process."""
+
+    def on_started(self, child: Child, kind: str) -> None:
+        """It lives. Everything else is told through `Observer`."""
+
+    def on_waiting(self, why: str) -> None:
+        """It takes a while, because of that."""
+
+    def on_start_failed(self, reason: str, exit_code: int | None) -> None:
+        """There will be none. exit_code: of the template that could not load, if it was that."""
+
+
+class Promise(Protocol):
+    """A process that is on its way."""
+
+    def cancel(self) -> bool:
+        """Take it back; False where it is too late, and `on_started` comes all the same."""
+
+
 class Launcher(Protocol):
-    """A way to start an engine process."""
+    """A way to start engine processes."""
 
-    kind: str
+    def start(self, spec: LaunchSpec, env: Mapping[str, str], observer: Starting) -> Promise:
+        """Start one. Raises OSError or StokerError where that cannot even be tried."""
 
-    def start(self, spec: LaunchSpec, env: Mapping[str, str], observer: Observer) -> Child:
-        """Start it. Raises OSError or StokerError where it cannot be started."""
+
+class Kept:
+    """A promise that was kept within the call."""
+
+    def cancel(self) -> bool:
+        """Too late."""
+        return False
 
 
 class SpawnLauncher:
     """A fresh interpreter for each replica: imports and loads everything itself."""
 
-    kind = "spawn"
+    def start(self, spec: LaunchSpec, env: Mapping[str, str], observer: Starting) -> Promise:
+        data = encode_launch(spec)
+        reader, lifeline = os.pipe()
+        try:
+            os.write(lifeline, len(data).to_bytes(4, "big") + data)
+            child = spawn([sys.executable, "-P", "-m", "engine.process"], reader, lifeline, env, observer)
+        finally:
+            os.close(reader)
+        observer.on_started(child, "spawn")
+        return Kept()
 
-    def start(self, spec: LaunchSpec, env: Mapping[str, str], observer: Observer) -> Child:
-        data = encode(spec)
-        if len(data) > MOST_LAUNCH_BYTES:
-            raise StokerError(f"engine arguments of {len(data)} bytes; {MOST_LAUNCH_BYTES} are the most")
-        command = [sys.executable, "-P", "-m", "engine.process"]
-        return spawn(command, len(data).to_bytes(4, "big") + data, env, observer)
+
+def encode_launch(spec: LaunchSpec) -> bytes:
+    """A launch specification as bytes. Raises StokerError where it is too large for a pipe."""
+    data = encode(spec)
+    if len(data) > MOST_LAUNCH_BYTES:
+        raise StokerError(f"engine arguments of {len(data)} bytes; {MOST_LAUNCH_BYTES} are the most")
+    return data
 
 
 def engine_environment(threads: int, visibility: Mapping[str, str], reproducible: str | None) -> dict[str, str]:

@@ -153,33 +153,24 @@ class Child:
             self._output = -1
 
 
-def spawn(command: Sequence[str], stdin: bytes, env: Mapping[str, str], observer: Observer) -> Child:
-    """Start a process in a group of its own, with `stdin` on its standard input, which then stays open as its lifeline.
+def spawn(command: Sequence[str], stdin: int, lifeline: int, env: Mapping[str, str], observer: Observer) -> Child:
+    """Start a process in a group of its own. `stdin` becomes its standard input and stays the caller's to close.
 
-    Raises OSError where it cannot be started.
+    lifeline: our end of that, held open for as long as the process lives. Raises OSError where it cannot be started.
     """
-    reader, lifeline = os.pipe()
     output, writer = os.pipe()
     try:
         process = subprocess.Popen(
-            command, stdin=reader, stdout=writer, stderr=writer, env=dict(env), process_group=0, close_fds=True
+            command, stdin=stdin, stdout=writer, stderr=writer, env=dict(env), process_group=0, close_fds=True
         )
     except BaseException:
         os.close(lifeline)
         os.close(output)
         raise
     finally:
-        os.close(reader)
         os.close(writer)
-    _feed(lifeline, stdin)
     process.returncode = 0  # reaped by Child through its pidfd; Popen must never wait for it
     return Child(process.pid, output, lifeline, observer)
-
-
-def _feed(lifeline: int, data: bytes) -> None:
-    """Write the launch specification; a pipe holds 64 KiB and a specification is far below that."""
-    with contextlib.suppress(BrokenPipeError):
-        os.write(lifeline, data)
 
 
 def adopt_orphans() -> None:

@@ -47,7 +47,7 @@ SGLANG = _Family(
 
 def in_flight_of(metrics_text: str) -> int | Unreadable:
     """Requests that the server has running, waiting or between its parts, from the text of its `/metrics`."""
-    family = SGLANG if "\nsglang:" in metrics_text or metrics_text.startswith("sglang:") else VLLM
+    family = SGLANG if SGLANG.running in metrics_text or SGLANG.waiting in metrics_text else VLLM
     total = 0
     for gauge in family.gauges:
         count = _sum(metrics_text, gauge)
@@ -64,7 +64,7 @@ def _sum(metrics_text: str, gauge: str) -> float | None:
 
     Only its own lines are parsed: a server's metrics are thousands, and the parser takes milliseconds for them.
     """
-    lines = "".join(line + "\n" for line in metrics_text.splitlines() if line.startswith(gauge))
+    lines = "".join(line + "\n" for line in metrics_text.split("\n") if line.startswith(gauge))
     try:
         samples = [
             sample.value

@@ -27,12 +27,15 @@ _encode = msgspec.json.Encoder().encode
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _BOUNDARIES = (b"\n\n", b"\n\r\n")
 _EVENT = re.compile(rb".*?(?:\n\r?\n|\Z)", re.DOTALL)
-_MARKUP = re.compile(r"<(style|script|head)\b.*?</\1\s*>|<[^>]*>", re.DOTALL | re.IGNORECASE)
+_MARKUP = re.compile(r"<[^<>]*>")
 _BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
 
 
-class ForeignBody(StokerError):
-    """A foreign server sent what cannot be given to a caller. Its text continues "the server at …"."""
+class Broken(StokerError):
+    """An exchange with a foreign server came to no answer, or to none that a caller may get.
+
+    Its text says what went wrong; who catches it names the server.
+    """
 
 
 # ------------------------------------------------------------------------------------------------- names of models
@@ -56,7 +59,7 @@ def to_server(body: bytes, served: str) -> tuple[bytes, str | None]:
 
 
 def to_caller(body: bytes, served: str, caller: str) -> bytes:
-    """An answer with the caller's name for the model where it had the served one. Raises ForeignBody where it is no JSON.
+    """An answer with the caller's name for the model where it had the served one. Raises Broken where it is no JSON.
 
     Equal names: the very bytes, unread.
     """
@@ -65,13 +68,14 @@ def to_caller(body: bytes, served: str, caller: str) -> bytes:
     try:
         return _renamed(body, served, caller)
     except _MALFORMED as error:
-        raise ForeignBody("answered with what is not JSON") from error
+        raise Broken("answered with what is not JSON") from error
 
 
 class EventRenamer:
     """`to_caller` for a stream of server-sent events that may be cut anywhere: an event leaves as soon as it is whole.
 
-    An event whose data is no JSON (`[DONE]`, comments) passes as it is. Memory: one event.
+    An event whose data is no JSON (`[DONE]`, comments) passes as it is. Memory: one event. Equal names: the very bytes,
+    unread and at once.
     """
 
     def __init__(self, served: str, caller: str) -> None:
@@ -80,14 +84,16 @@ class EventRenamer:
         self._held = bytearray()
 
     def feed(self, data: bytes) -> bytes:
-        """What can be passed on now. Raises ForeignBody at an event that is larger than any answer may be."""
+        """What can be passed on now. Raises Broken at an event that is larger than any answer may be."""
+        if self._served == self._caller:
+            return data
         held = self._held
         unseen = max(0, len(held) - 2)  # a boundary may begin in what was held
         held += data
         ends = [at + len(boundary) for boundary in _BOUNDARIES if (at := held.rfind(boundary, unseen)) >= 0]
         end = max(ends, default=0)
         if len(held) - end > MAX_BODY_BYTES:
-            raise ForeignBody(f"sent an event of more than {MAX_BODY_BYTES} bytes")
+            raise Broken(f"sent an event of more than {MAX_BODY_BYTES} bytes")
         if not end:
             return b""
         whole = bytes(held[:end])
@@ -184,6 +190,7 @@ def _kind(status: int) -> tuple[str, str]:
 
 def _excerpt(page: bytes) -> str:
     """The first words of a page, without markup, control characters and line breaks."""
-    text = page[: 50 * EXCERPT_LENGTH].decode("utf-8", errors="replace")
+    text = page[: 100 * EXCERPT_LENGTH].decode("utf-8", errors="replace")
+    text = text[max(0, text.lower().find("<body")) :]
     words = _BLANKS.sub(" ", _MARKUP.sub(" ", text)).strip()
     return words if len(words) <= EXCERPT_LENGTH else words[:EXCERPT_LENGTH] + "…"

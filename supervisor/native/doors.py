@@ -1,8 +1,8 @@
 """How native clients come in, and who may: one door is one bound socket.
 
-There is one door now, a Unix socket that only this user can open, so no key is asked for (spec 15). Security in ZeroMQ
-belongs to a whole socket, so another door is another `NativeServer`: over TCP it will set CURVE and the allowed keys on
-the socket before it binds, and nothing but that is to be written for it.
+There is one door now, a Unix socket that only this user can open, so no key is asked for (spec 15). Security
+in ZeroMQ belongs to a whole socket, so another door is another `NativeServer`: over TCP it will set CURVE and
+the allowed keys on the socket before it binds, and nothing but that is to be written for it.
 """
 
 from __future__ import annotations

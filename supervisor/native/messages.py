@@ -9,12 +9,13 @@ A conversation:
 
     client      Hello ──┐        Request+body ──┐                                Cancel   Read   Bye
     supervisor          └─ Welcome              ├─ Answer+body                   (no answer to these)
-                                                ├─ Chunk+body … Chunk+body, End
-                                                └─ Failed                        Alive, while a request is open
+                                                ├─ Chunk+body … Chunk+body, End └─ Failed
+                                                Alive, while a request is open
 
-Every request ends with exactly one of Answer, End and Failed, unless its client cancelled it. A body is never part of a
-header: the caller's bytes reach the engine as they came, and the engine's reach the caller. Which deployment is meant
-stands in the header, so nothing of a body is read on the way. Never pickle. Light: no zmq is needed to read this.
+Every request ends with exactly one of Answer, End and Failed, unless its client cancelled it. A body is never
+part of a header: the caller's bytes reach the engine as they came, and the engine's reach the caller. Which
+deployment is meant stands in the header, so nothing of a body is read on the way. Never pickle. Light: no zmq
+is needed to read this.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import msgspec
 from engine.errors import ProtocolError
 
 NATIVE_PROTOCOL = 1
-"""Version of this wire. `Hello` and `Welcome` keep their shape in every version, so that both sides can tell."""
+"""Version of this wire. `Hello` and `Welcome` keep their shape for ever, so that each side can tell."""
 
 LONGEST_TIMEOUT_MS = 86_400_000
 """A day, as in `X-Request-Timeout-Ms`."""
@@ -43,7 +44,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     """Base of every message: positional on the wire, so a header is a few bytes."""
 
 
-# ---------------------------------------------------------------------------------------------- client to supervisor
+# --------------------------------------------------------------------------------------- client to supervisor
 
 
 class Hello(Message, frozen=True, tag="h"):
@@ -55,8 +56,9 @@ class Hello(Message, frozen=True, tag="h"):
 class Request(Message, frozen=True, tag="q"):
     """One request under a number of the client's choice; its JSON follows in a frame of its own.
 
-    route: `engine.messages.Route`. model: a deployment's name or artifact, None for the default one. timeout_ms: the
-    caller's limit, None for the deployment's own. read: as in `Read`, so that a busy client needs no message for it.
+    route: `engine.messages.Route`. model: a deployment's name or artifact, None for the default one.
+    timeout_ms: the caller's limit, None for the deployment's own. read: as in `Read`, so that a busy client
+    needs no message for it.
     """
 
     number: Count
@@ -86,11 +88,11 @@ class Bye(Message, frozen=True, tag="b"):
 FromClient = Hello | Request | Cancel | Read | Bye
 
 
-# ---------------------------------------------------------------------------------------------- supervisor to client
+# --------------------------------------------------------------------------------------- supervisor to client
 
 
 class Welcome(Message, frozen=True, tag="w"):
-    """The answer to `Hello`. A client that speaks another protocol gets it, too, and is listened to no further.
+    """The answer to `Hello`. A client of another protocol gets it, too, and is listened to no further.
 
     session: with a request's number it makes the request's id (`request_id`).
     """
@@ -150,7 +152,7 @@ encode = _encoder.encode
 
 
 def parse_from_client(frames: list[bytes]) -> tuple[FromClient, bytes]:
-    """A message and its body (empty where it has none) from `[identity, header]` or `[identity, header, body]`.
+    """A message and its body, empty where it has none. frames: the identity, the header, perhaps the body.
 
     Raises ProtocolError.
     """
@@ -164,7 +166,10 @@ def parse_from_client(frames: list[bytes]) -> tuple[FromClient, bytes]:
 
 
 def parse_to_client(frames: list[bytes]) -> tuple[ToClient, bytes]:
-    """A message and its body (empty where it has none) from `[header]` or `[header, body]`. Raises ProtocolError."""
+    """A message and its body, empty where it has none. frames: the header, perhaps the body.
+
+    Raises ProtocolError.
+    """
     try:
         message = _to_client.decode(frames[0])
     except (msgspec.MsgspecError, RecursionError) as error:

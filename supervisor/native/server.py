@@ -1,15 +1,17 @@
-"""The supervisor's end of the native clients: their requests take the same way as those over HTTP (spec 6, 11).
+"""The supervisor's end of the native clients: their requests go the same way as those over HTTP (spec 6, 11).
 
     Hello -> a client; Request -> deployment -> `Exchanges.submit` -> Answer | Chunk … End | Failed
 
-Read like the engines' link (`supervisor.links.zeromq`): on the socket's own descriptor, until nothing is left.
+Read like the engines' link (`supervisor.links.zeromq`): on the socket's own descriptor, until nothing is
+left.
 
 A client is trusted with nothing:
 - What is no message is counted and dropped. It touches no other client and no request of its own.
-- It may vanish. While it has a request open it is sent a sign of life, and ROUTER_MANDATORY tells when there is nobody to
-  send to; ZeroMQ's own heartbeats make that true also where a process or a network hangs. Then what it has open is cancelled.
-- It may not read. It says how much it has read. One that is `MOST_UNREAD_BYTES` behind gets no further request in and no
-  further piece of a stream; only what its open requests still bring is added, as over HTTP.
+- It may vanish. While it has a request open it is sent a sign of life, and ROUTER_MANDATORY tells when there
+  is nobody to send to; ZeroMQ's own heartbeats make that true also where a process or a network hangs. Then
+  what it has open is cancelled.
+- It may not read. It says how much it has read. One that is `MOST_UNREAD_BYTES` behind gets no further
+  request in and no further piece of a stream; only what its open requests still bring is added, as over HTTP.
 """
 
 from __future__ import annotations
@@ -70,7 +72,7 @@ ROUTES = frozenset(Route)
 
 @dataclasses.dataclass(slots=True, eq=False)
 class _Client:
-    """One connection: its open exchanges by its own numbers, and the bytes that went to it and that it has read."""
+    """One connection: its open exchanges by its numbers, the weight of what it was sent and has read."""
 
     identity: bytes
     open: dict[int, Exchange] = dataclasses.field(default_factory=dict)
@@ -198,9 +200,16 @@ class NativeServer:
         if request.route not in ROUTES:
             raise ProtocolError(f"route {request.route}, expected one of {sorted(ROUTES)}")
         if client.unread > MOST_UNREAD_BYTES:
-            self._fail(client, number, errors.OF_FAILURE[Failure.OVERLOADED], f"{_behind(client)}: read them first")
+            self._fail(
+                client, number, errors.OF_FAILURE[Failure.OVERLOADED], f"{_behind(client)}: read them first"
+            )
         elif len(body) > MAX_BODY_BYTES:
-            self._fail(client, number, errors.TOO_LARGE, f"a body of {len(body)} bytes; {MAX_BODY_BYTES} are the most")
+            self._fail(
+                client,
+                number,
+                errors.TOO_LARGE,
+                f"a body of {len(body)} bytes; {MAX_BODY_BYTES} are the most",
+            )
         elif self._directory.stopping:
             self._fail(client, number, errors.OF_FAILURE[Failure.STOPPING], "the supervisor is stopping")
         elif (lane := self._directory.find(request.model)) is None:
@@ -235,7 +244,9 @@ class NativeServer:
             self._send(client, Chunk(number, replica), data)
         elif (exchange := client.open.pop(number, None)) is not None:
             self._exchanges.cancel(exchange)
-            self._fail(client, number, errors.OF_FAILURE[Failure.OVERLOADED], f"the stream is cut: {_behind(client)}")
+            self._fail(
+                client, number, errors.OF_FAILURE[Failure.OVERLOADED], f"the stream is cut: {_behind(client)}"
+            )
 
     def on_end(self, client: _Client, number: int) -> None:
         """A streamed answer is complete."""
@@ -252,7 +263,14 @@ class NativeServer:
         before = client.sent
         self._send(
             client,
-            Failed(number, kind.status, kind.code, message, param, None if retry_after is None else int(retry_after)),
+            Failed(
+                number,
+                kind.status,
+                kind.code,
+                message,
+                param,
+                None if retry_after is None else int(retry_after),
+            ),
         )
         client.refused += client.sent - before
         if client.refused > MOST_UNREAD_BYTES and not client.gone:
@@ -276,7 +294,7 @@ class NativeServer:
     # ------------------------------------------------------------------------------------------- who is there
 
     def _lose(self, client: _Client) -> None:
-        """Nobody is there. Cancelled in a turn of its own: this one may be in the middle of a replica's exchanges."""
+        """Nobody is there. Forgotten in a turn of its own: this one may be amid a replica's exchanges."""
         client.gone = True
         self._loop.call_soon(self._forget, client)
 
@@ -294,7 +312,7 @@ class NativeServer:
             self._timer = self._loop.call_later(ALIVE_EACH_S, self._show_life)
 
     def _show_life(self) -> None:
-        """To clients with an open request each time, to the others now and then; so those that died are noticed."""
+        """To clients with an open request each time, to the others now and then: so deaths are noticed."""
         self._timer = None
         self._turn += 1
         everybody = self._turn % IDLE_TURNS == 0

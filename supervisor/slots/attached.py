@@ -8,7 +8,8 @@ from supervisor.control.events import ReplicaReady
 from supervisor.core.dispatch import Member
 from supervisor.core.lifecycle import COMING_UP, State
 from supervisor.exchanges import Target
-from supervisor.links.http import Health, HttpCarrier
+from supervisor.links.health import Health
+from supervisor.links.http import HttpCarrier
 from supervisor.slots.base import AttachedMake, Facts, Home, Slot
 
 KIND = "attached"

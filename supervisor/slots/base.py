@@ -90,7 +90,10 @@ class Home(Protocol):
     link: EngineLink
     http_link: HttpLink
     exchanges: Exchanges
-    launcher: Launcher
+
+    @property
+    def launcher(self) -> Launcher:
+        """How processes are started."""
 
     def publish(self, event: AnyEvent) -> None:
         """Tell the event log."""

@@ -27,6 +27,7 @@ from supervisor.control.events import ReplicaExited, ReplicaFailed, ReplicaReady
 from supervisor.core.dispatch import Member
 from supervisor.core.lifecycle import COMING_UP, Ending, GiveUp, State, after_exit
 from supervisor.exchanges import Target
+from supervisor.host.launcher import Promise
 from supervisor.host.logs import ReplicaLog
 from supervisor.host.processes import STOP_S, Child, Exit
 from supervisor.links.zeromq import EngineCarrier
@@ -52,11 +53,12 @@ class ManagedSlot(Slot):
         self.log = log
         self._make = make
         self._child: Child | None = None
+        self._promise: Promise | None = None
         self._carrier: EngineCarrier | None = None
         self._heartbeat: Heartbeat | None = None
         self._cpu_share = 0.0
         self._identity = b""
-        self._heard = 0.0
+        self._began = self._heard = 0.0
         self._was_ready = False
         self._load_failure: LoadFailed | None = None
         self._why_killed = ""
@@ -83,7 +85,7 @@ class ManagedSlot(Slot):
         self._why_killed = ""
         self._was_ready = False
         self._identity = b"\1" + secrets.token_bytes(16)
-        self._heard = time.monotonic()
+        self._began = self._heard = time.monotonic()
         self.log.begin(self.incarnation)
         self._move(State.STARTING)
         spec = msgspec.structs.replace(
@@ -91,21 +93,20 @@ class ManagedSlot(Slot):
         )
         self._carrier = self._home.link.admit(self._identity, self)
         try:
-            self._child = self._home.launcher.start(spec, self._make.env, self)
+            promise = self._home.launcher.start(spec, self._make.env, self)
         except (OSError, StokerError) as error:
-            self._home.link.forget(self._identity)
-            self._child = None
-            self._ended(f"could not be started: {error}", Ending(0.0, False, load_failed=True))
-            self._rest_or_wait()
+            self.on_start_failed(f"could not be started: {error}", None)
             return
-        self.started_by = self._home.launcher.kind
-        self._publish(ReplicaStarted, pid=self._child.pid, device=spec.device, how=self.started_by)
+        if self._child is None and self.state in COMING_UP:
+            self._promise = promise
 
     def kill(self, why: str) -> None:
-        """SIGKILL to the process group."""
+        """SIGKILL to the process group; where there is none yet, it is not started after all."""
         self._why_killed = why
         if self._child is not None:
             self._child.kill()
+        elif self._promise is not None and self._promise.cancel():
+            self.on_start_failed(why, None)
 
     def set_faults(self, faults: Faults) -> None:
         """New faults for a stub engine."""
@@ -129,13 +130,44 @@ class ManagedSlot(Slot):
         self.log.close()
 
     def _has_process(self) -> bool:
-        return self._child is not None
+        return self._child is not None or self._promise is not None
 
     def _end(self) -> None:
         if self._child is not None:
             self._child.terminate(STOP_S)
-        else:
+        elif self._promise is None or self._promise.cancel():
+            self._promise = None
+            self._home.link.forget(self._identity)
             self._gone()
+
+    # ------------------------------------------------------------------------------------- launcher.Starting
+
+    def on_started(self, child: Child, kind: str) -> None:
+        """There is a process. Where it is not wanted any more it goes at once."""
+        self._promise = None
+        self._child = child
+        self.started_by = kind
+        self._publish(ReplicaStarted, pid=child.pid, device=self._make.spec.device, how=kind)
+        if self.state is State.STOPPING:
+            child.terminate(STOP_S)
+        elif self._why_killed:
+            child.kill()
+
+    def on_waiting(self, why: str) -> None:
+        if self.state in COMING_UP:
+            self._move(State.LOADING, why)
+
+    def on_start_failed(self, reason: str, exit_code: int | None) -> None:
+        """There is no process and none comes."""
+        self._promise = None
+        self._home.link.forget(self._identity)
+        self.last_exit = reason
+        if self.state is State.STOPPING:
+            self._gone()
+            return
+        ran = time.monotonic() - self._began
+        self._ended(reason, Ending(ran, False, load_failed=True, final=exit_code == ExitCode.LOAD_FINAL))
+        self._rest_or_wait()
 
     # ------------------------------------------------------------------------------------- told by the process
 
@@ -213,7 +245,7 @@ class ManagedSlot(Slot):
             return
         self._heard = time.monotonic()
         self.card = message.card
-        self.ready_after_s = self._heard - self._child.started
+        self.ready_after_s = self._heard - self._began
         self._was_ready = True
         self.target = Target(Member(self.name, self.incarnation), self._carrier, self.counts, self.traffic)
         obstacles = self._home.on_registered(self, message.card)

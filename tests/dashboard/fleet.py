@@ -261,9 +261,7 @@ def story() -> list[AnyEvent]:
         SupervisorStarted(name="demo", pid=4711, listen="127.0.0.1:8100"),
         ReplicaStarted(replica="primary/0", incarnation=1, pid=41899, device="cpu", how="fork"),
         ReplicaReady(replica="primary/0", incarnation=1, seconds=0.031, how="fork"),
-        ReplicaExited(
-            replica="primary/3", incarnation=1, pid=41830, reason="SIGSEGV", restart_in_s=1.0
-        ),
+        ReplicaExited(replica="primary/3", incarnation=1, pid=41830, reason="SIGSEGV", restart_in_s=1.0),
         ReplicaReady(replica="primary/3", incarnation=2, seconds=0.029, how="fork"),
         ReplicaFailed(
             replica="reranker/2",
@@ -279,9 +277,7 @@ def story() -> list[AnyEvent]:
         ),
         DrainStarted(replica="primary/2", incarnation=1, in_flight=9, ceiling_s=30, why="scaled from 5 to 4"),
         ReplicaStarted(replica="reranker/3", incarnation=1, pid=42070, device="cuda:3", how="spawn"),
-        ReplicaExited(
-            replica="chat/1", incarnation=2, pid=41650, reason="SIGKILL", restart_in_s=4.0
-        ),
+        ReplicaExited(replica="chat/1", incarnation=2, pid=41650, reason="SIGKILL", restart_in_s=4.0),
     ]
     return [
         msgspec.structs.replace(event, seq=number, time=EPOCH + 7 * number)

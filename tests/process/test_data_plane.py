@@ -195,8 +195,10 @@ def test_requests_in_flight_on_a_killed_replica_succeed_elsewhere(serve: Serve) 
 
 
 def test_without_retries_they_are_502_at_once(serve: Serve) -> None:
-    running = serve(stub_config(replicas=2, engine_args="latency_ms: 20000", retries=0))
+    running = serve(stub_config(replicas=2, retries=0))
     running.wait_ready(2)
+    for name in ("stub/0", "stub/1"):
+        running.faults(name, hang=True)
     answers: list[Answer] = []
     threads = [threading.Thread(target=lambda: answers.append(running.embed())) for _ in range(4)]
     for thread in threads:

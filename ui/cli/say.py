@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from typing import TextIO
@@ -82,7 +81,7 @@ class Progress:
 
     def show(self, text: str) -> None:
         """Replace the line."""
-        line = printable(text)[: shutil.get_terminal_size().columns - 1]
+        line = printable(text)[: _columns(self._stream) - 1]
         if self._seen and line != self._last:
             self._write(f"\r{line}\x1b[K")
             self._last = line
@@ -106,6 +105,14 @@ def progress() -> Iterator[Progress]:
         yield line
     finally:
         line.clear()
+
+
+def _columns(stream: TextIO) -> int:
+    """Width of that terminal; 80 where it does not say."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
 
 
 def _escaped(match: re.Match[str]) -> str:

@@ -197,7 +197,7 @@ COLUMNS: tuple[Column, ...] = (
         "its process",
     ),
     Column(
-        "in_flight", "FLIGHT", 7, 2,
+        "in_flight", "FLIGHT", 6, 2,
         lambda r, h: _number(str(r.in_flight), not r.in_flight, _fullness(r.in_flight)),
         _summed("in_flight", _count, Tone.STRONG),
         "exchanges in flight, 32 at most",
@@ -211,7 +211,7 @@ COLUMNS: tuple[Column, ...] = (
         letter="B", sort_key=lambda r: (r.outstanding_bytes,),
     ),
     Column(
-        "rate", "REQ/S", 6, 3,
+        "rate", "REQ/S", 5, 3,
         lambda r, h: _number(words.rate(r.requests_per_s), r.requests_per_s < 0.05),
         lambda d, h: _number(words.rate(d.requests_per_s), d.requests_per_s < 0.05, Tone.STRONG),
         "requests answered each second",
@@ -258,14 +258,14 @@ COLUMNS: tuple[Column, ...] = (
         "memory on its card",
     ),
     Column(
-        "threads", "THR", 4, 13,
+        "threads", "THR", 3, 13,
         lambda r, h: _of_process(r, "" if r.threads is None else str(r.threads), False),
         lambda d, h: _number(str(threads_of(d)), not threads_of(d), Tone.STRONG),
         "intra-op threads",
         letter="T", sort_key=lambda r: (r.threads or 0,),
     ),
     Column(
-        "restarts", "RST", 4, 7,
+        "restarts", "RST", 3, 7,
         lambda r, h: _number(str(r.restarts), not r.restarts, Tone.WARN),
         lambda d, h: _number(str(d.restarts), not d.restarts, Tone.STRONG),
         "restarts",

@@ -14,7 +14,7 @@ LONGEST_LINE = 4096
 """Characters of a log line that are kept here; the log file has all of it."""
 
 _LEVELS = (
-    (re.compile(r"\b(CRITICAL|FATAL|ERROR|Traceback|[A-Z]\w+Error:|panic)\b"), Tone.BAD),
+    (re.compile(r"\b(CRITICAL|FATAL|ERROR|Traceback|[A-Z]\w*Error|panic)\b"), Tone.BAD),
     (re.compile(r"\b(WARN|WARNING)\b"), Tone.WARN),
     (re.compile(r"\b(DEBUG|TRACE)\b"), Tone.DIM),
 )

@@ -18,7 +18,8 @@ from typing import Generic, Protocol, TypeVar
 from textual.message import Message
 
 from engine.errors import StokerError
-from supervisor.control.client import AsyncControlClient, NoAnswer, NotRunning, check_listening
+from supervisor.control.async_client import AsyncControlClient
+from supervisor.control.client import NoAnswer, NotRunning, check_listening
 from supervisor.control.events import AnyEvent
 from supervisor.control.messages import (
     Answer,

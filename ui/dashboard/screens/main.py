@@ -70,6 +70,7 @@ class MainScreen(ActingScreen, inherit_bindings=False):
 
     def on_mount(self) -> None:
         self._needle_field.display = False
+        self._needle_field.cursor_blink = False
         self._logs.display = False
         self.table.focus()
         self.show_model()
@@ -346,6 +347,7 @@ class MainScreen(ActingScreen, inherit_bindings=False):
 
     def _close_needle(self) -> None:
         self._needle_field.display = False
+        self._needle_field.cursor_blink = False
         self.query_one(BottomLine).display = True
         (self._searched or self.table).focus()
 

@@ -49,6 +49,7 @@ class PaletteScreen(ModalScreen[str | None]):
             yield OptionList(compact=True, markup=False)
 
     def on_mount(self) -> None:
+        self.query_one(Input).cursor_blink = False
         self.query_one(Input).focus()
         self._fill("")
 

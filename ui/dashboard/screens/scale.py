@@ -52,6 +52,7 @@ class ScaleScreen(Dialog[int | None]):
         yield button(" Cancel ", "cancel", "safe")
 
     def on_mount(self) -> None:
+        self.query_one(Input).cursor_blink = False
         self.query_one(Input).focus()
 
     def on_input_changed(self) -> None:

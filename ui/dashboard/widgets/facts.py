@@ -110,8 +110,8 @@ def _phrase(text: str, tone: Tone, width: int) -> Line:
 
 
 def _process(replica: ReplicaStatus) -> list[Fact]:
-    ready_in = "" if replica.ready_after_s is None else f"ready in {replica.ready_after_s:.3g} s"
-    started = ", ".join(part for part in (replica.started_by or "", ready_in) if part)
+    ready_in = "" if replica.ready_after_s is None else f"in {replica.ready_after_s:.3g} s"
+    started = " ".join(part for part in (replica.started_by or "", ready_in) if part)
     has_process = replica.pid is not None
     return _told(
         [
@@ -131,7 +131,8 @@ def _process(replica: ReplicaStatus) -> list[Fact]:
 
 
 def _traffic(replica: ReplicaStatus) -> list[Fact]:
-    running = f"runs for {words.duration(replica.forward_age_s)}" if replica.forward_age_s else "none runs"
+    age = replica.forward_age_s
+    running = f"for {words.milliseconds(age * 1000)}" if age else "none runs"
     return _told(
         [
             ("in flight", str(replica.in_flight), Tone.STRONG),
@@ -185,14 +186,15 @@ def _columns(columns: list[list[Fact]], width: int) -> list[Line]:
     """Facts side by side; where three columns are too many, the last one goes below the others."""
     if width < THREE_COLUMNS_FROM and len(columns) > 2:
         return [*_columns(columns[:2], width), (), *_columns(_halves(columns[2]), width)]
-    each = (width - 1) // len(columns)
+    narrow = (width - 1) * 3 // 10 if len(columns) > 2 else (width - 1) // len(columns)
+    each = [narrow] * (len(columns) - 1) + [width - 1 - narrow * (len(columns) - 1)]
     labels = [max(len(label) for label, _, _ in column) + 2 if column else 0 for column in columns]
     lines: list[Line] = []
     for index in range(max(len(column) for column in columns)):
         pieces: list[Piece] = [(" ", Tone.TEXT)]
-        for column, label_width in zip(columns, labels, strict=True):
+        for column, cells, label_width in zip(columns, each, labels, strict=True):
             label, value, tone = column[index] if index < len(column) else ("", "", Tone.TEXT)
-            shown = words.fit(words.literal(value), max(each - label_width - 2, 0))
+            shown = words.fit(words.literal(value), max(cells - label_width - 2, 0))
             pieces += [(words.fit(label, label_width), Tone.DIM), (shown, tone), ("  ", Tone.TEXT)]
         lines.append(tuple(pieces))
     return lines

@@ -25,7 +25,7 @@ from textual.strip import Strip
 from ui.dashboard import keymap, words
 from ui.dashboard.columns import Layout
 from ui.dashboard.keymap import Place
-from ui.dashboard.paint import CURSOR, GROUP, Painter, Tone
+from ui.dashboard.paint import CURSOR, GROUP, Painter, Piece, Tone
 from ui.dashboard.rows import Order, Row, RowKey
 
 TITLE_ROWS = 1
@@ -233,15 +233,20 @@ class FleetTable(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         return self._draw_row(index, width)
 
     def _draw_titles(self, width: int) -> Strip:
-        line = [(" ", Tone.TITLE)]
+        """The titles; the arrow of the column that is sorted by may stand in the gap before it."""
+        line: list[Piece] = []
+        gap = 1
         for placed in self._layout_of_columns.placed:
             column = placed.column
-            title, tone = column.title, Tone.TITLE
-            if column.name == self._order.column:
-                arrow = "▼" if self._order.falls else "▲"
-                title, tone = (arrow + title, Tone.KEY) if column.right else (title + arrow, Tone.KEY)
-            line.append((words.fit(title, placed.width, column.right), tone))
-            line.append((" " * self._layout_of_columns.gap, Tone.TITLE))
+            if column.name != self._order.column:
+                line.append((" " * gap + words.fit(column.title, placed.width, column.right), Tone.TITLE))
+            elif column.right:
+                title = ("▼" if self._order.falls else "▲") + column.title
+                line.append((words.fit(title, placed.width + gap, right=True), Tone.KEY))
+            else:
+                title = column.title + ("▼" if self._order.falls else "▲")
+                line.append((" " * gap + words.fit(title, placed.width), Tone.KEY))
+            gap = self._layout_of_columns.gap
         return self.paint(line, width)
 
     def _draw_row(self, index: int, width: int) -> Strip:

@@ -51,6 +51,7 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
     ) -> None:
         super().__init__(id=id)
         self._hang = hang
+        self._wrapped_at_first = wraps
         self._title = title
         self._keep = keep
         self._lines: collections.deque[Line] = collections.deque()
@@ -253,7 +254,7 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         """What the title says beside the name."""
         return [
             f"/{words.literal(self.needle)}" if self.needle else "",
-            "wrapped" if self.wraps else "",
+            "" if self.wraps is self._wrapped_at_first else ("wrapped" if self.wraps else "cut"),
             "" if self.follows else "held; s follows",
         ]
 

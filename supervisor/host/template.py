@@ -1,0 +1,262 @@
+"""The supervisor's side of templates: one a set of weights, asked to fork, replaced when it dies (spec 5).
+
+A template loads while its first replicas wait; when it is ready each of them costs milliseconds. Where it cannot be
+forked (it says so itself, or the platform has no fork that serves) replicas are spawned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from engine.errors import ProtocolError
+from engine.messages import (
+    PROTOCOL,
+    Forked,
+    ForkRequest,
+    LaunchSpec,
+    TemplateReady,
+    decode_from_template,
+    encode,
+)
+from supervisor.host.launcher import Promise, SpawnLauncher, Starting, encode_launch
+from supervisor.host.processes import Child, Exit, spawn
+
+MOST_MESSAGE_BYTES = 4096
+STOP_TEMPLATE_S = 2.0
+
+TellTemplate = Callable[[str, str], None]
+"""Told of a template by name what happened to it, in words."""
+
+
+class TemplateLauncher:
+    """Forks replicas from templates, and spawns where that cannot serve.
+
+    on_output: told of what templates print, by their key's artifact. on_event: told of what happens to them.
+    """
+
+    def __init__(self, on_output: Callable[[str, bytes], None], on_event: TellTemplate) -> None:
+        self._templates: dict[str, Template] = {}
+        self._spawner = SpawnLauncher()
+        self._unforkable: set[str] = set()
+        self._on_output = on_output
+        self._on_event = on_event
+        self.on_empty: Callable[[], None] = lambda: None
+
+    def start(self, spec: LaunchSpec, env: Mapping[str, str], observer: Starting) -> Promise:
+        key = template_key(spec)
+        if key in self._unforkable or not can_fork():
+            return self._spawner.start(spec, env, observer)
+        template = self._templates.get(key)
+        if template is None or template.is_over:
+            template = self._templates[key] = Template(self, key, spec, env)
+        return template.fork(spec, env, observer)
+
+    def retain(self, specs: list[LaunchSpec]) -> None:
+        """Let the templates go that none of these specifications would be forked from."""
+        wanted = {template_key(spec) for spec in specs}
+        for key, template in list(self._templates.items()):
+            if key not in wanted:
+                template.stop()
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The templates that live, by artifact."""
+        return {template.artifact: template.pid for template in self._templates.values() if not template.is_over}
+
+    def spawn_instead(self, template: Template, promises: list[ForkPromise], why: str) -> None:
+        """A template cannot be forked: from now on its replicas are spawned."""
+        self._unforkable.add(template.key)
+        self._on_event(template.artifact, f"cannot be forked ({why}); its replicas are spawned")
+        template.stop()
+        for promise in promises:
+            self._spawner.start(promise.spec, promise.env, promise.observer)
+
+    def on_loaded(self, template: Template, seconds: float) -> None:
+        """A template is ready."""
+        self._on_event(template.artifact, f"loaded in {seconds:.2f} s (pid {template.pid})")
+
+    def on_template_output(self, template: Template, data: bytes) -> None:
+        """A template printed."""
+        self._on_output(template.artifact, data)
+
+    def on_over(self, template: Template, reason: str) -> None:
+        """A template's process is gone."""
+        if self._templates.get(template.key) is template:
+            del self._templates[template.key]
+        self._on_event(template.artifact, f"ended: {reason}")
+        if not self._templates:
+            self.on_empty()
+
+
+class Template:
+    """One template process. Implements `processes.Observer` for it."""
+
+    def __init__(self, launcher: TemplateLauncher, key: str, spec: LaunchSpec, env: Mapping[str, str]) -> None:
+        self.key = key
+        self.artifact = spec.artifact
+        self.is_over = False
+        self._launcher = launcher
+        self._ready = False
+        self._stopping = False
+        self._numbers = itertools.count(1)
+        self._waiting: list[ForkPromise] = []
+        self._asked: dict[int, tuple[ForkPromise, int, int]] = {}
+        self._last_words = b""
+        self._loop = asyncio.get_running_loop()
+        theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket = ours
+        ours.send(encode_launch(msgspec.structs.replace(spec, identity=b"")))
+        ours.setblocking(False)
+        command = [sys.executable, "-P", "-m", "engine.template"]
+        with theirs:
+            self._child = spawn(command, theirs.fileno(), os.dup(ours.fileno()), env, self)
+        self.pid = self._child.pid
+        self._loop.add_reader(ours.fileno(), self._hear)
+
+    def fork(self, spec: LaunchSpec, env: Mapping[str, str], observer: Starting) -> Promise:
+        """A replica of this template, as soon as it has loaded."""
+        promise = ForkPromise(self, spec, dict(env), observer)
+        if self._ready:
+            self._ask(promise)
+        else:
+            self._waiting.append(promise)
+            observer.on_waiting("the template loads")
+        return promise
+
+    def stop(self) -> None:
+        """Nobody needs it any more."""
+        if not self._stopping:
+            self._stopping = True
+            self._child.terminate(STOP_TEMPLATE_S)
+
+    def withdraw(self, promise: ForkPromise) -> bool:
+        """Take a promise back that was not passed on yet."""
+        if promise in self._waiting:
+            self._waiting.remove(promise)
+            return True
+        return False
+
+    # ------------------------------------------------------------------------------------- processes.Observer
+
+    def on_output(self, data: bytes) -> None:
+        self._last_words = (self._last_words + data)[-4096:]
+        self._launcher.on_template_output(self, data)
+
+    def on_exit(self, ending: Exit) -> None:
+        self.is_over = True
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+        lines = self._last_words.decode(errors="backslashreplace").strip().splitlines()
+        said = f": {lines[-1]}" if lines else ""
+        reason = f"the template ended with {ending.describe()}{said}"
+        for _, output, lifeline in self._asked.values():
+            os.close(output)
+            os.close(lifeline)
+        failed = [*self._waiting, *(promise for promise, _, _ in self._asked.values())]
+        self._waiting.clear()
+        self._asked.clear()
+        for promise in failed:
+            promise.observer.on_start_failed(reason, ending.code)
+
+    def on_group_gone(self) -> None:
+        self.is_over = True
+        self._launcher.on_over(self, self._child.ending.describe() if self._child.ending else "gone")
+
+    # ------------------------------------------------------------------------------------- inside
+
+    def _hear(self) -> None:
+        try:
+            data = self._socket.recv(MOST_MESSAGE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            return
+        try:
+            message = decode_from_template(data)
+        except ProtocolError:
+            self.stop()
+            return
+        match message:
+            case TemplateReady():
+                self._on_ready(message)
+            case Forked():
+                self._on_forked(message)
+
+    def _on_ready(self, message: TemplateReady) -> None:
+        waiting, self._waiting = self._waiting, []
+        if message.protocol != PROTOCOL or message.obstacle is not None:
+            why = message.obstacle or f"it speaks protocol {message.protocol}, expected {PROTOCOL}"
+            self._launcher.spawn_instead(self, waiting, why)
+            return
+        self._ready = True
+        self._launcher.on_loaded(self, message.seconds)
+        for promise in waiting:
+            self._ask(promise)
+
+    def _ask(self, promise: ForkPromise) -> None:
+        """Hand the request over, with the ends of two pipes: the replica's output, and its lifeline."""
+        number = next(self._numbers)
+        output, their_output = os.pipe()
+        their_lifeline, lifeline = os.pipe()
+        request = encode(ForkRequest(number, promise.spec, promise.env))
+        try:
+            socket.send_fds(self._socket, [request], [their_output, their_lifeline])
+        except OSError as error:
+            os.close(output)
+            os.close(lifeline)
+            promise.observer.on_start_failed(f"the template takes no request: {error}", None)
+            return
+        finally:
+            os.close(their_output)
+            os.close(their_lifeline)
+        self._asked[number] = (promise, output, lifeline)
+
+    def _on_forked(self, message: Forked) -> None:
+        promise, output, lifeline = self._asked.pop(message.number)
+        promise.observer.on_started(Child(message.pid, output, lifeline, promise.observer), "fork")
+
+
+class ForkPromise:
+    """A replica that a template is to fork."""
+
+    def __init__(self, template: Template, spec: LaunchSpec, env: dict[str, str], observer: Starting) -> None:
+        self.spec = spec
+        self.env = env
+        self.observer = observer
+        self._template = template
+
+    def cancel(self) -> bool:
+        """See Promise: possible until the template was asked."""
+        return self._template.withdraw(self)
+
+
+def template_key(spec: LaunchSpec) -> str:
+    """Equal for replicas that one template can be forked for: the same weights, loaded in the same way."""
+    kind = spec.device.partition(":")[0]
+    parts = (
+        spec.engine,
+        spec.artifact,
+        spec.revision,
+        spec.task,
+        spec.dtype,
+        spec.max_model_len,
+        spec.trust_remote_code,
+        spec.options,
+        kind,
+        spec.simulated,
+    )
+    return msgspec.json.encode(parts, order="deterministic").decode()
+
+
+def can_fork() -> bool:
+    """Whether a forked start serves here: it needs Linux's child subreaper and parent-death signal."""
+    return sys.platform == "linux" and os.environ.get("STOKER_START") != "spawn"
