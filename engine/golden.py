@@ -160,10 +160,7 @@ def _difference(expected: Any, found: Any, tolerance: float, at: str) -> str | N
     if isinstance(expected, list) and isinstance(found, list) and len(expected) == len(found):
         if _are_numbers(expected) and _are_numbers(found):
             return _vector_difference(expected, found, tolerance, at)
-        pairs = (
-            (one, other, f"{at}[{index}]")
-            for index, (one, other) in enumerate(zip(expected, found, strict=True))
-        )
+        pairs = ((one, other, f"{at}[{index}]") for index, (one, other) in enumerate(zip(expected, found, strict=True)))
         return _first_difference(pairs, tolerance)
     if _are_numbers([expected, found]):
         return _vector_difference([expected], [found], tolerance, at)

@@ -75,6 +75,9 @@ def _load(spec: LaunchSpec, supervisor: socket.socket) -> Backend:
         traceback.print_exc()
         leave(ExitCode.LOAD_FAILED)
         raise
+    import engine.device_thread
+    import engine.io_loop  # noqa: F401  what a replica needs, imported once for all of them
+
     gc.collect()
     gc.freeze()  # the collector would write to the pages that replicas share
     supervisor.send(encode(TemplateReady(PROTOCOL, obstacle(), time.monotonic() - started)))

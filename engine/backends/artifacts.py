@@ -50,9 +50,7 @@ def resolve(artifact: str, revision: str | None = None) -> Artifact:
             raise LoadError(f"artifact {artifact}: expected a folder or a file, found nothing at {where}")
         return Artifact(path.absolute())
     if not _HUB_ID.match(artifact):
-        raise LoadError(
-            f"artifact {artifact!r}: expected owner/name of the hub, a path, or pkg:NAME/path", final=True
-        )
+        raise LoadError(f"artifact {artifact!r}: expected owner/name of the hub, a path, or pkg:NAME/path", final=True)
     return _from_hub(artifact, revision)
 
 

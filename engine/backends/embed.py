@@ -72,9 +72,7 @@ def read_recipe(folder: Path) -> Recipe:
     kinds = [str(module["type"]).rpartition(".")[2] for module in modules]
     paths = [folder / str(module["path"]) for module in modules]
     if kinds[:2] != ["Transformer", "Pooling"]:
-        raise LoadError(
-            f"modules.json: expected Transformer, Pooling, …, found {', '.join(kinds)}", final=True
-        )
+        raise LoadError(f"modules.json: expected Transformer, Pooling, …, found {', '.join(kinds)}", final=True)
     heads = tuple((kind, path) for kind, path in zip(kinds[2:], paths[2:], strict=True) if kind != "Dropout")
     for kind, path in heads:
         if kind not in ("Dense", "Normalize"):
@@ -110,9 +108,7 @@ def _pooling(folder: Path, prompt: str) -> tuple[str, ...]:
         unknown = {key for key in config if key.startswith("pooling_mode_") and config[key]} - set(_MODES)
     if unknown or not chosen:
         found = ", ".join(sorted(map(str, unknown))) or "none"
-        raise LoadError(
-            f"pooling of {folder}: expected {', '.join(_MODES.values())}, found {found}", final=True
-        )
+        raise LoadError(f"pooling of {folder}: expected {', '.join(_MODES.values())}, found {found}", final=True)
     if prompt and config.get("include_prompt") is False:
         raise LoadError(f"pooling of {folder}: leaving the prompt out of it is not supported", final=True)
     return chosen
@@ -204,9 +200,7 @@ class _Dense:
     """A linear layer with an activation after the pooling."""
 
     def __init__(self, folder: Path) -> None:
-        activation = str(read_json(folder / "config.json").get("activation_function", "Tanh")).rpartition(
-            "."
-        )[2]
+        activation = str(read_json(folder / "config.json").get("activation_function", "Tanh")).rpartition(".")[2]
         if activation not in _ACTIVATIONS:
             known = ", ".join(_ACTIVATIONS)
             raise LoadError(f"Dense in {folder}: expected one of {known}, found {activation}", final=True)
@@ -275,8 +269,7 @@ class EmbedTask:
         with torch.inference_mode():
             groups = self._encoder.encode([row.data for row in rows])
             pooled = [
-                torch.cat([pool(group.hidden.float(), group.mask) for pool in self._pooling], 1)
-                for group in groups
+                torch.cat([pool(group.hidden.float(), group.mask) for pool in self._pooling], 1) for group in groups
             ]
             vectors = self._finish(torch.cat(pooled)).cpu().numpy()
         order = [row for group in groups for row in group.rows]
@@ -318,9 +311,7 @@ class EmbedTask:
 class _EmbedJob(Job):
     """One request; `cut`: see EmbedTask."""
 
-    def __init__(
-        self, asked: shapes.EmbeddingsRequest, rows: Sequence[Row], cut: int | None, served: str
-    ) -> None:
+    def __init__(self, asked: shapes.EmbeddingsRequest, rows: Sequence[Row], cut: int | None, served: str) -> None:
         self.rows = rows
         self._asked = asked
         self._cut = cut
@@ -350,9 +341,7 @@ def short_decimals(vectors: Vectors) -> list[list[float]]:
     wide = vectors.astype(np.float64)
     decade = np.ceil(np.frexp(wide)[1] * _LOG10_2).astype(np.int64)
     short = wide
-    with np.errstate(
-        invalid="ignore"
-    ):  # NaN and infinity go through as they are, and are refused by `shapes`
+    with np.errstate(invalid="ignore"):  # NaN and infinity go through as they are, and are refused by `shapes`
         for digits in (9, 8, 7):
             scale = _POWERS[digits - decade + 45]
             rounded = np.rint(wide * scale) / scale

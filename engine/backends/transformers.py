@@ -26,8 +26,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+import msgspec
 import numpy as np
 import tokenizers
 import torch
@@ -89,8 +90,18 @@ class Encoder(Protocol):
         """Move the weights to a device."""
 
 
-Linear = tuple[torch.Tensor, torch.Tensor]
-"""Bias (out,) and weight (in, out), as `torch.addmm` takes them."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Linear:
+    """Bias (out,) and weight (in, out), as `torch.addmm` takes them."""
+
+    bias: torch.Tensor
+    weight: torch.Tensor
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(self.bias, x, self.weight)
+
+    def to(self, device: torch.device) -> _Linear:
+        return _Linear(self.bias.to(device), self.weight.to(device))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -102,17 +113,24 @@ class _Norm:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)
 
+    def to(self, device: torch.device) -> _Norm:
+        return _Norm(self.weight.to(device), self.bias.to(device), self.epsilon)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Layer:
-    query: Linear
-    key: Linear
-    value: Linear
-    attended: Linear
+    query: _Linear
+    key: _Linear
+    value: _Linear
+    attended: _Linear
     attended_norm: _Norm
-    grown: Linear
-    shrunk: Linear
+    grown: _Linear
+    shrunk: _Linear
     shrunk_norm: _Norm
+
+    def to(self, device: torch.device) -> _Layer:
+        parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return _Layer(**{name: part.to(device) for name, part in parts.items()})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -153,7 +171,8 @@ class BertEncoder:
     def encode(self, rows: Sequence[list[int]]) -> list[Group]:
         """See Encoder."""
         spans = list(_spans(rows))
-        ids = torch.tensor([token for span in spans for row in span.rows for token in rows[row]])
+        packed = [token for span in spans for row in span.rows for token in rows[row]]
+        ids = torch.tensor(packed, device=self._words.device)
         hidden = functional.embedding(ids, self._words)
         for span in spans:
             self._unpack(hidden, span).add_(self._places[: span.tokens])
@@ -163,16 +182,21 @@ class BertEncoder:
         return [Group(span.rows, self._unpack(hidden, span), None) for span in spans]
 
     def to(self, device: torch.device) -> None:
-        """This encoder is for the CPU, where it is already."""
+        """See Encoder. It is made for CPUs, but a template may have loaded it before it became a GPU's."""
+        if device == self._words.device:
+            return
+        self._words, self._places = self._words.to(device), self._places.to(device)
+        self._norm = self._norm.to(device)
+        self._layers = [layer.to(device) for layer in self._layers]
 
     def _through(self, layer: _Layer, hidden: torch.Tensor, spans: Sequence[_Span]) -> torch.Tensor:
         attended = self._attend(layer, hidden, spans)
-        hidden = layer.attended_norm(_linear(attended, layer.attended).add_(hidden))
-        grown = functional.gelu(_linear(hidden, layer.grown))
-        return layer.shrunk_norm(_linear(grown, layer.shrunk).add_(hidden))
+        hidden = layer.attended_norm(layer.attended(attended).add_(hidden))
+        grown = functional.gelu(layer.grown(hidden))
+        return layer.shrunk_norm(layer.shrunk(grown).add_(hidden))
 
     def _attend(self, layer: _Layer, hidden: torch.Tensor, spans: Sequence[_Span]) -> torch.Tensor:
-        projected = [_linear(hidden, linear) for linear in (layer.query, layer.key, layer.value)]
+        projected = [project(hidden) for project in (layer.query, layer.key, layer.value)]
         parts = []
         for span in spans:
             query, key, value = (self._by_head(self._unpack(one, span)) for one in projected)
@@ -187,10 +211,6 @@ class BertEncoder:
     def _unpack(self, packed: torch.Tensor, span: _Span) -> torch.Tensor:
         """A view of a span's part of the packed tokens, as (rows, tokens, width)."""
         return packed[span.start : span.end].view(len(span.rows), span.tokens, self.width)
-
-
-def _linear(x: torch.Tensor, linear: Linear) -> torch.Tensor:
-    return torch.addmm(linear[0], x, linear[1])
 
 
 def _spans(rows: Sequence[list[int]]) -> Iterator[_Span]:
@@ -233,9 +253,7 @@ def load_bert(folder: Path, config: dict[str, Any]) -> BertEncoder | None:
             weights = _BertWeights(handle, float(config.get("layer_norm_eps", 1e-12)))
             layers = [weights.layer(index) for index in range(int(config["num_hidden_layers"]))]
             places, norm = weights.places(), weights.norm("embeddings.LayerNorm")
-        with safe_open(
-            file, framework="pt"
-        ) as handle:  # a mapping of its own: the first one goes, with its pages
+        with safe_open(file, framework="pt") as handle:  # a mapping of its own: the first one goes, with its pages
             words = _BertWeights(handle, 0.0).tensor("embeddings.word_embeddings.weight")
     except KeyError as error:
         log.warning("%s has no %s: transformers' own class is used", file, error)
@@ -256,9 +274,7 @@ class _BertWeights:
         """A weight in float32, memory-mapped where it is stored so. Raises KeyError."""
         full = self._prefix + name
         if full not in self._names:  # names from before 2019
-            full = full.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
-                "LayerNorm.bias", "LayerNorm.beta"
-            )
+            full = full.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
         if full not in self._names:
             raise KeyError(name)
         found: torch.Tensor = self._handle.get_tensor(full)
@@ -273,9 +289,9 @@ class _BertWeights:
         weight, bias = self.tensor(f"{name}.weight").clone(), self.tensor(f"{name}.bias").clone()
         return _Norm(weight, bias, self._epsilon)
 
-    def linear(self, name: str) -> Linear:
+    def linear(self, name: str) -> _Linear:
         bias, weight = self.tensor(f"{name}.bias").clone(), self.tensor(f"{name}.weight")
-        return bias, weight.t().contiguous()
+        return _Linear(bias, weight.t().contiguous())
 
     def layer(self, index: int) -> _Layer:
         at = f"encoder.layer.{index}"
@@ -343,9 +359,7 @@ def load_padded(folder: Path, dtype: torch.dtype, *, trust_remote_code: bool) ->
     Attention is sdpa: as fast as eager for short inputs on a CPU, a tenth to a third faster from 128 tokens
     on, and what GPUs want. A model that has no sdpa gets eager from transformers itself.
     """
-    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = (
-        "1"  # weights one after the other: no thread may exist before a fork
-    )
+    os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"  # weights one after the other: no thread may exist before a fork
     with _no_collection():
         from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
         from transformers.utils import logging as library
@@ -358,9 +372,7 @@ def load_padded(folder: Path, dtype: torch.dtype, *, trust_remote_code: bool) ->
     )
     missing = sorted(name for name in info["missing_keys"] if "pooler" not in name)
     if missing:
-        raise LoadError(
-            f"{folder}: the checkpoint lacks {len(missing)} weights, the first is {missing[0]}", final=True
-        )
+        raise LoadError(f"{folder}: the checkpoint lacks {len(missing)} weights, the first is {missing[0]}", final=True)
     model.eval()
     model.config.use_cache = False
     return PaddedEncoder(model)
@@ -428,12 +440,7 @@ class Tokeniser:
         """The ids between the model's special tokens, which they may carry already."""
         front, back = self._front, self._back
         around = len(front) + len(back)
-        if (
-            around
-            and len(ids) >= around
-            and ids[: len(front)] == front
-            and ids[len(ids) - len(back) :] == back
-        ):
+        if around and len(ids) >= around and ids[: len(front)] == front and ids[len(ids) - len(back) :] == back:
             ids = ids[len(front) : len(ids) - len(back)]
         return [*front, *ids[: self.limit - around], *back]
 
@@ -478,6 +485,12 @@ def _is_plain_tokenizer(folder: Path) -> bool:
 # ------------------------------------------------------------------------------------------------------ tasks
 
 
+class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`engine_args` of this engine. `encoder`: `transformers` keeps a model off `BertEncoder`."""
+
+    encoder: Literal["auto", "transformers"] = "auto"
+
+
 class Task(Protocol):
     """One kind of model. A new one is a file with a `load(checkpoint)` and a line in `TASKS`."""
 
@@ -506,6 +519,7 @@ class Checkpoint:
 
     folder: Path
     spec: LaunchSpec
+    options: Options
     device: torch.device
     dtype: torch.dtype
     served: str
@@ -514,7 +528,7 @@ class Checkpoint:
         """The encoder in a folder of the model, on the CPU."""
         config = read_json(folder / "config.json")
         plain_cpu = self.device.type == "cpu" and self.dtype == torch.float32
-        lean = plain_cpu and self.spec.options.get("encoder") != "transformers" and is_plain_bert(config)
+        lean = plain_cpu and self.options.encoder == "auto" and is_plain_bert(config)
         if lean and (bert := load_bert(folder, config)) is not None:
             return bert
         padded = load_padded(folder, self.dtype, trust_remote_code=self.spec.trust_remote_code)
@@ -533,9 +547,7 @@ class Checkpoint:
         positions = _positions(config)
         asked = self.spec.max_model_len
         if asked and positions and asked > positions:
-            raise LoadError(
-                f"max_model_len: expected at most {positions} for this model, found {asked}", final=True
-            )
+            raise LoadError(f"max_model_len: expected at most {positions} for this model, found {asked}", final=True)
         file = folder / "tokenizer_config.json"
         by_tokeniser = read_json(file).get("model_max_length") if file.exists() else None
         limits = [positions, asked or said or by_tokeniser]
@@ -582,17 +594,18 @@ def task_of(folder: Path) -> str:
 
 
 class TransformersBackend(Backend):
-    """One model of a launch specification. `options`: `encoder: transformers` keeps it off `BertEncoder`."""
+    """The model of a launch specification; its `options` are `Options`. Raises LoadError."""
 
     _artifact: Artifact
     _task: Task
     _digest: str
 
     def __init__(self, spec: LaunchSpec) -> None:
-        self._spec = spec
-        self._device = _device(spec)
-        self._warm = False
-        self._set_limits()
+        try:
+            self._options = msgspec.convert(spec.options, Options)
+        except msgspec.ValidationError as error:
+            raise LoadError(f"engine_args: {error}", final=True) from error
+        self.adopt(spec)
 
     def load(self) -> None:
         """See Backend: weights on the CPU, one thread, no parallel region, so that a fork may follow."""
@@ -603,23 +616,21 @@ class TransformersBackend(Backend):
         name = task_of(folder) if self._spec.task == "auto" else self._spec.task
         if name not in TASKS:
             known = ", ".join(TASKS)
-            raise LoadError(
-                f"task {name} of {self._spec.artifact} is not built yet; there are: {known}", final=True
-            )
+            raise LoadError(f"task {name} of {self._spec.artifact} is not built yet; there are: {known}", final=True)
         self._dtype = _dtype(self._spec.dtype, self._device, folder)
         served = self._spec.replica.partition("/")[0]
-        self._task = TASKS[name](Checkpoint(folder, self._spec, self._device, self._dtype, served))
+        self._task = TASKS[name](Checkpoint(folder, self._spec, self._options, self._device, self._dtype, served))
         self._digest = weights_digest(folder)
 
     def adopt(self, spec: LaunchSpec) -> None:
-        """Become another replica of the same deployment: called in a fork of the process that loaded."""
+        """See Backend: in a fork, the loaded weights become another replica's."""
         self._spec = spec
         self._device = _device(spec)
         self._warm = False
         self._set_limits()
 
     def warm(self) -> None:
-        """Threads, device and a first forward. On the device thread; `forward` does it where nobody did."""
+        """See Backend. `forward` does it where nobody did."""
         self._warm = True
         torch.set_num_threads(max(1, self._spec.threads))
         if torch.get_num_interop_threads() != 1:

@@ -534,7 +534,7 @@ class StokerSettings(Section, frozen=True, kw_only=True):
         str | None, _about("Environment variable that holds the API key; unset: none is asked for.", VARIABLE)
     ] = None
     name: Annotated[str, _about("Name of this supervisor; two on one machine need two names.", NAME)] = (
-        "stoker"
+        "default"
     )
     log_dir: Annotated[
         str | None, _about("Folder of the engines' logs; unset: beside the runtime folder.", LINE)

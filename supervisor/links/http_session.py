@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CONNECT_S = 2.0
 """Limit of connecting: name, TCP, TLS. The answer has no limit here; the deadline is dispatch's."""
-MOST_IDLE = 64
+MOST_IDLE = 640
 """Connections to one server that are kept for the next exchange."""
 IDLE_S = 90.0
 """How long they are kept."""

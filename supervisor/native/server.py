@@ -135,12 +135,14 @@ class NativeServer:
     def _look(self) -> None:
         self._look_due = False
         receive = self._socket.recv_multipart
-        for _ in range(MOST_A_TURN):
-            try:
-                frames = receive(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._take(frames)
+        try:
+            for _ in range(MOST_A_TURN):
+                self._take(receive(zmq.NOBLOCK))
+        except zmq.Again:
+            return
+        except BaseException:
+            self._look_soon()  # or what is left would wait for an edge that may never come
+            raise
         self._look_soon()
 
     def _look_soon(self) -> None:

@@ -488,7 +488,7 @@ def test_every_default_is_that_of_the_spec() -> None:
         cpu=CpuSettings(threads=None, adaptive=0, reproducible="auto", affinity="none"),
     )
     assert parse_config(MINIMAL, "x").config.stoker == StokerSettings(
-        listen="127.0.0.1:8100", api_key_env=None, name="stoker", log_dir=None, admin_scale=False
+        listen="127.0.0.1:8100", api_key_env=None, name="default", log_dir=None, admin_scale=False
     )
 
 

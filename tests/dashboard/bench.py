@@ -130,9 +130,7 @@ def piloted(
     def decorate(scenario: Scenario) -> Callable[[], None]:
         async def play() -> None:
             clock, fake = Clock(), source()
-            app = Dashboard(
-                fake, readonly=readonly, owns_supervisor=owns_supervisor, ascii_only=ascii_only, now=clock
-            )
+            app = Dashboard(fake, readonly=readonly, owns_supervisor=owns_supervisor, ascii_only=ascii_only, now=clock)
             async with app.run_test(size=size) as pilot:
                 bench = Bench(app, fake, pilot, clock)
                 await bench.settle()

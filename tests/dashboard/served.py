@@ -55,9 +55,7 @@ class Served:
                 return Accepted(text=f"{type(command).__name__} accepted")
 
     def now(self) -> Inventory:
-        supervisor = msgspec.structs.replace(
-            self.inventory.supervisor, pid=self.pid, last_event=self.events.last_seq
-        )
+        supervisor = msgspec.structs.replace(self.inventory.supervisor, pid=self.pid, last_event=self.events.last_seq)
         return msgspec.structs.replace(self.inventory, supervisor=supervisor)
 
     def write(self, lines: list[LogLine]) -> None:

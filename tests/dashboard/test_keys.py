@@ -229,9 +229,7 @@ async def test_a_kill_of_one_that_is_gone_sends_nothing_and_says_so(bench: Bench
     await bench.go_to("primary/3")
     await bench.press("K")
     primary = fleet_of_twelve().deployments[0]
-    await bench.push(
-        inventory([deployment("primary", [r for r in primary.replicas if r.name != "primary/3"])])
-    )
+    await bench.push(inventory([deployment("primary", [r for r in primary.replicas if r.name != "primary/3"])]))
     assert any("is gone" in line for line in bench.picture())
     await bench.press("y")
     assert not bench.sent and "primary/3#2 is gone: nothing was done" in bench.news
@@ -255,9 +253,7 @@ async def test_a_kill_does_not_hit_the_next_incarnation(bench: Bench) -> None:
 async def test_a_key_right_after_the_row_went_is_not_obeyed(bench: Bench) -> None:
     await bench.go_to("primary/2")
     primary = fleet_of_twelve().deployments[0]
-    await bench.push(
-        inventory([deployment("primary", [r for r in primary.replicas if r.name != "primary/2"])])
-    )
+    await bench.push(inventory([deployment("primary", [r for r in primary.replicas if r.name != "primary/2"])]))
     await bench.press("d")
     assert not bench.sent and "has just gone" in bench.news
     bench.clock.seconds += 1
@@ -385,9 +381,7 @@ async def test_a_filter_finds_states_and_reasons(bench: Bench) -> None:
 @piloted((120, 40))
 async def test_shift_letters_sort_and_again_reverse(bench: Bench) -> None:
     def order() -> list[str]:
-        return [
-            row.key.replica for row in bench.table.rows if row.key.deployment == "primary" and row.key.replica
-        ]
+        return [row.key.replica for row in bench.table.rows if row.key.deployment == "primary" and row.key.replica]
 
     await bench.press("I")
     assert order()[0] == "primary/4" and "▼FLIGHT" in bench.picture_of("REPLICA")
@@ -468,9 +462,7 @@ async def test_the_palette_acts_on_the_row_that_was_under_the_cursor(bench: Benc
     await bench.go_to("primary/1")
     await bench.press("ctrl+p", *"drain")
     primary = fleet_of_twelve().deployments[0]
-    await bench.push(
-        inventory([deployment("primary", [r for r in primary.replicas if r.name != "primary/1"])])
-    )
+    await bench.push(inventory([deployment("primary", [r for r in primary.replicas if r.name != "primary/1"])]))
     await bench.press("enter")
     assert not bench.sent and "primary/1#1 is gone" in bench.news
 

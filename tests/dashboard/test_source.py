@@ -64,9 +64,7 @@ class Heard:
         return sum(isinstance(message, kind) for message in self.messages)
 
 
-def attached(
-    tmp_path: Path, scenario: Callable[[ControlSource, Heard, Served, str], Awaitable[None]]
-) -> None:
+def attached(tmp_path: Path, scenario: Callable[[ControlSource, Heard, Served, str], Awaitable[None]]) -> None:
     """Run a scenario with a source attached to a served fleet."""
 
     async def play() -> None:
@@ -96,9 +94,7 @@ def test_snapshot_and_stream_have_no_gap(tmp_path: Path) -> None:
 def test_polls_do_not_overlap_and_show_the_newest_fleet(tmp_path: Path) -> None:
     async def scenario(source: ControlSource, heard: Heard, served: Served, path: str) -> None:
         served.inventory = inventory([deployment("primary", [replica("primary/7")])])
-        await heard.until(
-            lambda: _last(heard, InventoryRead).inventory.deployments[0].replicas[0].name == "primary/7"
-        )
+        await heard.until(lambda: _last(heard, InventoryRead).inventory.deployments[0].replicas[0].name == "primary/7")
         assert heard.count(SupervisorLost) == 0
 
     attached(tmp_path, scenario)
@@ -164,9 +160,7 @@ def test_another_supervisor_on_the_same_socket_starts_a_new_story(tmp_path: Path
     asyncio.run(play())
 
 
-def test_a_silent_supervisor_is_lost_until_it_answers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_supervisor_is_lost_until_it_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source_module, "STATUS_ANSWER_S", 0.05)
 
     async def play() -> None:
@@ -189,10 +183,7 @@ def test_a_log_starts_with_its_past_and_goes_on_without_repeating(tmp_path: Path
     async def scenario(source: ControlSource, heard: Heard, served: Served, path: str) -> None:
         source.follow_log(RowKey("primary", "primary/0", 1))
         await heard.until(lambda: len(heard.lines) == 40)
-        later = [
-            LogLine(time=EPOCH + 100 + at, replica="primary/0", incarnation=1, text=str(at))
-            for at in range(9)
-        ]
+        later = [LogLine(time=EPOCH + 100 + at, replica="primary/0", incarnation=1, text=str(at)) for at in range(9)]
         for line in later:
             served.write([line])
         await heard.until(lambda: len(heard.lines) == 49)
@@ -232,10 +223,7 @@ def test_a_flood_costs_a_number(tmp_path: Path) -> None:
         source.follow_log(RowKey("primary", "primary/0", 1))
         await heard.until(lambda: len(heard.lines) == 40)
         served.write(
-            [
-                LogLine(time=EPOCH + 100 + at, replica="primary/0", incarnation=1, text="x")
-                for at in range(5000)
-            ]
+            [LogLine(time=EPOCH + 100 + at, replica="primary/0", incarnation=1, text="x") for at in range(5000)]
         )
         await heard.until(lambda: heard.skipped > 0)
         assert len(heard.lines) - 40 + heard.skipped == 5000

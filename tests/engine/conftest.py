@@ -1,4 +1,4 @@
-"""One MiniLM for the whole session, loaded as an engine does, and the same model through plain transformers code."""
+"""One MiniLM for the session, loaded as an engine loads it; the same model through plain transformers code."""
 
 from __future__ import annotations
 

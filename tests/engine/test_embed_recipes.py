@@ -1,6 +1,6 @@
-"""What a model's own files ask for is done: poolings, dense layers, prompts, lengths; and what is unknown is refused.
+"""What a model's own files ask for is done: poolings, dense layers, prompts, lengths. What is unknown is refused.
 
-The models are tiny and random. The expected vectors come from transformers' own classes and a few lines of numpy.
+The models are tiny and random. Expected vectors come from transformers' own classes and a few lines of numpy.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +111,7 @@ def unit(vectors: Vectors) -> Vectors:
     return scaled
 
 
-POOL = {
+POOL: dict[str, Callable[[Vectors], Vectors]] = {
     "cls": lambda states: states[0],
     "max": lambda states: states.max(0),
     "mean": lambda states: states.mean(0),
@@ -131,9 +131,7 @@ SWITCHES = {
 
 @pytest.mark.parametrize("encoder", ["auto", "transformers"])
 @pytest.mark.parametrize("mode", POOL)
-def test_every_pooling_is_done_as_it_is_said(
-    bert: Path, hidden: list[Vectors], mode: str, encoder: str
-) -> None:
+def test_every_pooling_is_done_as_it_is_said(bert: Path, hidden: list[Vectors], mode: str, encoder: str) -> None:
     describe(bert, BERT_MODULES, **{switch: name == mode for name, switch in SWITCHES.items()})
     expected = np.stack([POOL[mode](states) for states in hidden])
     assert np.abs(vectors_of(backend(bert, encoder=encoder)) - expected).max() < 1e-5
@@ -193,9 +191,7 @@ def test_prompt_case_and_length_are_the_models_own(bert: Path) -> None:
     assert np.abs(vectors[0] - expected).max() < 1e-5
 
 
-def test_a_transformer_in_a_folder_of_its_own_is_found(
-    saved: Path, hidden: list[Vectors], tmp_path: Path
-) -> None:
+def test_a_transformer_in_a_folder_of_its_own_is_found(saved: Path, hidden: list[Vectors], tmp_path: Path) -> None:
     shutil.copytree(saved, tmp_path / "0_Transformer")
     modules = [("Transformer", "0_Transformer"), ("Pooling", "1_Pooling")]
     describe(tmp_path, modules, pooling_mode_mean_tokens=True)
@@ -266,9 +262,7 @@ def test_a_checkpoint_that_lacks_weights_is_refused(bert: Path) -> None:
     weights = load_file(bert / "model.safetensors")
     del weights["encoder.layer.1.output.dense.weight"]
     save_file(weights, bert / "model.safetensors", {"format": "pt"})
-    with pytest.raises(
-        LoadError, match=r"lacks 1 weights, the first is encoder\.layer\.1\.output\.dense\.weight"
-    ):
+    with pytest.raises(LoadError, match=r"lacks 1 weights, the first is encoder\.layer\.1\.output\.dense\.weight"):
         backend(bert)
 
 

@@ -137,9 +137,7 @@ def test_half_precision_may_differ_more() -> None:
 
 
 def test_vectors_of_another_length_than_the_card_says_fail() -> None:
-    assert "expected vectors of 2 numbers, found 3" in failure(
-        Model(lambda rows: [[1.0, 0.0, 0.0] for _ in rows])
-    )
+    assert "expected vectors of 2 numbers, found 3" in failure(Model(lambda rows: [[1.0, 0.0, 0.0] for _ in rows]))
 
 
 def test_vectors_that_should_have_unit_length_and_do_not_fail() -> None:

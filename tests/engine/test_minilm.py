@@ -16,10 +16,11 @@ from engine.backends.transformers import BertEncoder, TransformersBackend
 from engine.messages import Route
 from tests.engine.conftest import Plain, Vectors, embed, launch
 
-WORDS = (
-    "the of and 世界 Ünïcode 🙂 running don't e-mail 3.14 ß İstanbul ﬁ á à 日本語テキスト Привет мир ... hello\tthere "
-    "supercalifragilisticexpialidocious [CLS] [MASK] ##ing <s>"
-).split(" ")
+WORDS = [
+    *["the", "of", "and", "running", "don't", "e-mail", "3.14", "...", "hello\tthere"],
+    *["世界", "Ünïcode", "🙂", "ß", "İstanbul", "ﬁ", "á", "a\u0300", "日本語テキスト", "Привет", "мир"],
+    *["supercalifragilisticexpialidocious", "[CLS]", "[MASK]", "##ing", "<s>"],
+]
 
 
 def mixed_texts() -> list[str]:
@@ -90,9 +91,7 @@ def test_an_answer_has_the_vectors_exactly_in_both_encodings(minilm: Transformer
     assert answer["usage"] == {"prompt_tokens": 7, "total_tokens": 7}
     job, _ = embed(minilm, input_body(texts, encoding_format="base64"))
     packed = json.loads(job.answer(list(vectors)))["data"]
-    assert [base64.b64decode(item["embedding"]) for item in packed] == [
-        vector.tobytes() for vector in vectors
-    ]
+    assert [base64.b64decode(item["embedding"]) for item in packed] == [vector.tobytes() for vector in vectors]
 
 
 def test_the_served_name_is_the_deployments(minilm: TransformersBackend) -> None:
@@ -188,7 +187,8 @@ def test_a_gguf_file_is_for_generating_which_is_not_built(tmp_path: Any) -> None
     assert "task generate" in str(loading(artifact=str(tmp_path / "m.gguf")))
 
 
-def test_a_wrong_dtype_or_device_is_refused_with_what_is_allowed() -> None:
+def test_a_wrong_dtype_device_or_engine_argument_is_refused_with_what_is_allowed() -> None:
+    assert "unknown field `encoding`" in str(loading(options={"encoding": "fast"}))
     assert "expected auto or one of float32" in str(loading(dtype="int3"))
     assert "expected cpu, cuda:N" in str(loading(device="tpu:0"))
 

@@ -69,9 +69,7 @@ def test_a_wrong_count_of_outputs_is_the_engines_error() -> None:
         embeddings(b'{"input":["a","b"]}', [[1.0]])
 
 
-finite_float32 = arrays.arrays(
-    np.float32, (3, 7), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)
-)
+finite_float32 = arrays.arrays(np.float32, (3, 7), elements=st.floats(width=32, allow_nan=False, allow_infinity=False))
 
 
 @given(vectors=finite_float32)
@@ -192,7 +190,5 @@ def test_a_broken_stream_ends_with_an_error_event() -> None:
 
 def test_shapes_artifacts_and_golden_check_are_light() -> None:
     code = "import engine.backends.shapes, engine.backends.artifacts, engine.golden, sys; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numpy", "transformers", "tokenizers", "huggingface_hub"} & set(loaded)
