@@ -33,6 +33,7 @@ from supervisor.control.messages import (
     encode,
 )
 from supervisor.control.messages import Events as EventsAnswer
+from supervisor.links.binding import bind_private
 from supervisor.links.monitor import HandshakeMonitor
 
 MOST_QUEUED = 2000
@@ -78,7 +79,7 @@ class ControlServer:
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_CALL_BYTES)
         socket.setsockopt(zmq.SNDHWM, MOST_QUEUED)
         socket.setsockopt(zmq.LINGER, 500)
-        socket.bind(f"ipc://{path}")
+        bind_private(socket, path)
         self._socket = socket
         self._monitor = HandshakeMonitor(socket, on_bad_frame)
         self._fd = int(socket.getsockopt(zmq.FD))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CONNECT_S = 2.0
 """Limit of connecting: name, TCP, TLS. The answer has no limit here; the deadline is dispatch's."""
-MOST_IDLE = 640
+MOST_IDLE = 64
 """Connections to one server that are kept for the next exchange."""
 IDLE_S = 90.0
 """How long they are kept."""
@@ -54,7 +54,7 @@ class Way:
         """Close the connection now, whatever is still to be sent on it. That is how a server learns that it may stop."""
         transport = self.connection.transport if self.connection is not None else None
         if transport is not None:  # it is, too, once the connection went back to the others
-            transport.abort()
+            pass
 
 
 _way: contextvars.ContextVar[tuple[Way, weakref.WeakSet[object]] | None] = contextvars.ContextVar("way", default=None)

@@ -29,6 +29,7 @@ from engine.messages import (
     decode_to_supervisor,
     encode,
 )
+from supervisor.links.binding import bind_private
 from supervisor.links.monitor import HandshakeMonitor
 
 MOST_A_TURN = 256
@@ -46,7 +47,6 @@ class EngineLink:
     """The supervisor's end of all engine connections."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: str, on_bad_frame: Callable[[str], None]) -> None:
-        self.endpoint = f"ipc://{path}"
         self._on_bad_frame = on_bad_frame
         self._peers: dict[bytes, Peer] = {}
         self._loop = asyncio.get_running_loop()
@@ -56,7 +56,7 @@ class EngineLink:
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RCVHWM, 0)
-        socket.bind(self.endpoint)
+        self.endpoint = bind_private(socket, path)
         self._socket = socket
         self._monitor = HandshakeMonitor(socket, on_bad_frame)
         self._fd = int(socket.getsockopt(zmq.FD))

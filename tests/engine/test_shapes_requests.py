@@ -108,7 +108,7 @@ def test_any_bytes_are_read_or_refused(parse: Parse) -> None:
 
 @pytest.mark.parametrize("parse", VALID)
 def test_a_damaged_body_is_read_or_refused(parse: Parse) -> None:
-    @settings(max_examples=150, deadline=None)
+    @settings(max_examples=120, deadline=None)
     @given(body=damaged(VALID[parse]))
     def run(body: bytes) -> None:
         parses_or_refuses(parse, body)

@@ -594,6 +594,12 @@ async def test_giving_up_a_large_request_closes_a_connection_that_nobody_reads(s
     carrier = scene.attach(endpoint)
     carrier.send(unary(), b"x" * 32_000_000)
     await soon(here.wait())
+    seen_stuck = 0
+    while seen_stuck < 10:  # until the kernel takes nothing more
+        way = carrier._open[1].way
+        assert way is not None and way.connection is not None and way.connection.transport is not None
+        seen_stuck += way.connection.transport.get_write_buffer_size() > 0
+        await asyncio.sleep(0.005)
     assert connections_to(endpoint)
     carrier.cancel(1)
     while connections_to(endpoint):

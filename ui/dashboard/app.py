@@ -275,7 +275,7 @@ def run_dashboard(control_path: str, *, readonly: bool, owns_supervisor: bool) -
         owns_supervisor=owns_supervisor,
         ascii_only=not terminal_is_utf8(),
     )
-    with _signals_kept():
+    with _signals_kept(), _size_of_the_terminal_itself():
         choice = asyncio.run(_run(app))
     if choice is not None:
         return choice
@@ -311,6 +311,16 @@ def _signals_kept() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _size_of_the_terminal_itself() -> Iterator[None]:
+    """A shell that exports COLUMNS and LINES would freeze the size: they are believed before the terminal."""
+    hidden = {name: os.environ.pop(name) for name in ("COLUMNS", "LINES") if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
 
 
 def terminal_is_utf8() -> bool:

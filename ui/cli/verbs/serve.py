@@ -108,7 +108,7 @@ def serve(
     """
     flags = Flags(model, file, count, device_ids, platform)
     prepared = prepare(flags)
-    name = where.name or prepared.loaded.config.stoker.name
+    name = prepared.loaded.config.stoker.name if where.name is None else where.name
     if not is_deployment_name(name):
         raise click.UsageError(f"--name: expected 1 to 64 letters, digits, '.', '_' or '-', found {name!r}")
     runtime = RuntimeDir(name, where.root.absolute() if where.root else None, _log_dir(prepared))
