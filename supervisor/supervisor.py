@@ -287,6 +287,7 @@ def _server(gateway: Gateway) -> _Server:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=5,
         interface="asgi3",

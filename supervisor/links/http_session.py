@@ -54,7 +54,7 @@ class Way:
         """Close the connection now, whatever is still to be sent on it. That is how a server learns that it may stop."""
         transport = self.connection.transport if self.connection is not None else None
         if transport is not None:  # it is, too, once the connection went back to the others
-            pass
+            transport.abort()
 
 
 _way: contextvars.ContextVar[tuple[Way, weakref.WeakSet[object]] | None] = contextvars.ContextVar("way", default=None)
@@ -175,7 +175,8 @@ class Session:
             raise Broken(f"answered {said(status)}, which is followed nowhere")
         kind = response.content_type
         if not body or not (kind == "application/json" or kind.endswith("+json") or is_json(body)):
-            raise Broken(f"answered {said(status)} with {kind if body else 'nothing'} where JSON was expected")
+            found = ascii(kind)[1:60] if body else "nothing"
+            raise Broken(f"answered {said(status)} with {found} where JSON was expected")
         return status, body
 
     def _url(self, path: str) -> URL:

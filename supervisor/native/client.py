@@ -140,9 +140,7 @@ class Client:
         **fields: Any,
     ) -> dict[str, Any]:
         """`POST /v1/rerank`."""
-        return await self._whole(
-            Route.RERANK, {"query": query, "documents": documents, **fields}, model, timeout_s
-        )
+        return await self._whole(Route.RERANK, {"query": query, "documents": documents, **fields}, model, timeout_s)
 
     def stream_completions(
         self,
@@ -195,9 +193,7 @@ class Client:
 
     # ------------------------------------------------------------------------------------------- inside
 
-    async def _whole(
-        self, route: Route, body: Fields, model: str | None, timeout_s: float | None
-    ) -> dict[str, Any]:
+    async def _whole(self, route: Route, body: Fields, model: str | None, timeout_s: float | None) -> dict[str, Any]:
         answer = await self.request(route, _with_model(body, model), None, timeout_s)
         parsed: dict[str, Any] = answer.json()
         return parsed
@@ -276,7 +272,5 @@ def _json(body: Fields) -> bytes:
 
 def _milliseconds(timeout_s: float) -> int:
     if not 0 < timeout_s <= LONGEST_TIMEOUT_MS / 1000:
-        raise BadRequest(
-            f"timeout_s is {timeout_s}; it takes seconds from above 0 to a day", param="timeout_s"
-        )
+        raise BadRequest(f"timeout_s is {timeout_s}; it takes seconds from above 0 to a day", param="timeout_s")
     return max(1, math.ceil(timeout_s * 1000))

@@ -316,4 +316,4 @@ class Connection:
             self._welcome.set_exception(error)
         waiting, self._waiting = self._waiting, {}
         for one in waiting.values():
-            one.fail(error)
+            one.fail(type(error)(*error.args))

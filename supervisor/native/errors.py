@@ -145,9 +145,7 @@ _decode = msgspec.json.Decoder(_ErrorBody).decode
 
 def error_of(message: str, status: int, code: str, **facts: Any) -> RequestFailed:
     """The exception for a status and a code; facts: the other attributes of RequestFailed."""
-    kind = (
-        _BY_CODE.get(code) or _BY_STATUS.get(status) or (BadRequest if 400 <= status < 500 else EngineFailed)
-    )
+    kind = _BY_CODE.get(code) or _BY_STATUS.get(status) or (BadRequest if 400 <= status < 500 else EngineFailed)
     return kind(message, status=status, code=code, **facts)
 
 

@@ -202,9 +202,7 @@ class NativeServer:
         if request.route not in ROUTES:
             raise ProtocolError(f"route {request.route}, expected one of {sorted(ROUTES)}")
         if client.unread > MOST_UNREAD_BYTES:
-            self._fail(
-                client, number, errors.OF_FAILURE[Failure.OVERLOADED], f"{_behind(client)}: read them first"
-            )
+            self._fail(client, number, errors.OF_FAILURE[Failure.OVERLOADED], f"{_behind(client)}: read them first")
         elif len(body) > MAX_BODY_BYTES:
             self._fail(
                 client,
@@ -246,9 +244,7 @@ class NativeServer:
             self._send(client, Chunk(number, replica), data)
         elif (exchange := client.open.pop(number, None)) is not None:
             self._exchanges.cancel(exchange)
-            self._fail(
-                client, number, errors.OF_FAILURE[Failure.OVERLOADED], f"the stream is cut: {_behind(client)}"
-            )
+            self._fail(client, number, errors.OF_FAILURE[Failure.OVERLOADED], f"the stream is cut: {_behind(client)}")
 
     def on_end(self, client: _Client, number: int) -> None:
         """A streamed answer is complete."""

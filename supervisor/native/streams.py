@@ -47,12 +47,8 @@ class Feed:
             await self._news
 
     def answer(self, status: int, body: bytes, replica: str) -> None:
-        self.replica = replica
-        self.status = status
-        if status >= 400:
-            self.error = error_in(body, status, replica=replica)
-        else:
-            self.pieces.append(body)
+        self.replica, self.status = replica, status
+        self.pieces.append(body)
         self.end()
 
     def chunk(self, data: bytes, replica: str) -> None:
@@ -106,21 +102,25 @@ class ByteStream:
         return self
 
     async def __anext__(self) -> bytes:
-        if (start := self._start) is not None:
-            self._start = None
-            self._loop = asyncio.get_running_loop()
-            self._connection, self._number = await start(self._feed)
+        start, self._start = self._start, None
+        self._loop = asyncio.get_running_loop()
         feed = self._feed
         try:
+            if start is not None:
+                self._connection, self._number = await start(feed)
             await feed.news()
-        except asyncio.CancelledError:
+        except BaseException:
             self.close()
             raise
         if feed.pieces:
-            return feed.pieces.popleft()
-        if feed.error is not None:
-            raise feed.error
-        raise StopAsyncIteration
+            return self._checked(feed.pieces.popleft())
+        error, feed.error = feed.error, None
+        raise StopAsyncIteration if error is None else error
+
+    def _checked(self, piece: bytes) -> bytes:
+        if self._feed.status is not None and self._feed.status >= 400:
+            raise error_in(piece, self._feed.status, replica=self.replica, request_id=self.request_id)
+        return piece
 
     def close(self) -> None:
         """Leave: what is not generated yet will not be. After the end it changes nothing."""

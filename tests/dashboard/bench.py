@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
+from typing import Any
 
-from supervisor.control.messages import AnyCommand, Inventory
 from textual import events
 from textual.keys import key_to_character
 from textual.pilot import Pilot
+from textual.screen import Screen
 
+from supervisor.control.messages import AnyCommand, Inventory
 from tests.dashboard.fleet import FakeSource
 from ui.dashboard.app import Dashboard
 from ui.dashboard.desk import QuitChoice
@@ -19,7 +21,6 @@ from ui.dashboard.screens.main import MainScreen
 from ui.dashboard.widgets.bottom_line import BottomLine
 from ui.dashboard.widgets.fleet_table import FleetTable
 from ui.dashboard.widgets.line_view import LineView
-
 
 ROUNDS = 4
 """Times that every widget is waited for: app, screen, focused widget, and what it tells."""
@@ -45,25 +46,15 @@ class Bench:
     clock: Clock
 
     async def press(self, *keys: str) -> None:
-        """Press keys, and wait until all that follows from them has happened.
-
-        As `Pilot.press`, which looks at the processor's load to guess when that is, and takes 60 ms a key.
-        """
+        """Press keys, and wait until all that follows from them has happened."""
         for key in keys:
-            character = key if len(key) == 1 else key_to_character(key)
-            self.app.post_message(events.Key(key, character))
-            await self._rounds()
+            await press(self.pilot, key)
         await self.settle()
 
     async def settle(self) -> None:
         await self.app.workers.wait_for_complete()
-        await self._rounds()
+        await rounds(self.pilot)
         await self.pilot.pause()
-
-    async def _rounds(self) -> None:
-        """A message may lead to another in another widget, and that to a third."""
-        for _ in range(ROUNDS):
-            await self.pilot.pause(0)
 
     async def push(self, inventory: Inventory) -> None:
         """The supervisor says that the fleet looks like this now."""
@@ -75,6 +66,10 @@ class Bench:
         names = [row.key.replica or row.key.deployment for row in self.table.rows]
         self.table.move_to(names.index(name))
         await self.settle()
+
+    def shows(self, kind: type[Screen[Any]]) -> bool:
+        """Whether the topmost screen is of that kind."""
+        return isinstance(self.app.screen, kind)
 
     @property
     def sent(self) -> list[AnyCommand]:
@@ -112,6 +107,19 @@ class Bench:
     def picture_of(self, text: str) -> str:
         """The first line of the screen that holds `text`."""
         return next((line for line in self.picture() if text in line), "")
+
+
+async def press(pilot: Pilot[Any], key: str) -> None:
+    """A key, and all that follows from it at once. `Pilot.press` waits 60 ms to be sure."""
+    character = key if len(key) == 1 else key_to_character(key)
+    pilot.app.post_message(events.Key(key, character))
+    await rounds(pilot)
+
+
+async def rounds(pilot: Pilot[Any]) -> None:
+    """A message may lead to another in another widget, and that to a third."""
+    for _ in range(ROUNDS):
+        await pilot.pause(0)
 
 
 Scenario = Callable[[Bench], Awaitable[None]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from textual.widgets import Button, Input
 
 from supervisor.control.messages import (
     CommandRefused,
@@ -29,7 +30,6 @@ from ui.dashboard.screens.scale import ScaleScreen
 from ui.dashboard.widgets.bottom_line import BottomLine
 from ui.dashboard.widgets.fleet_table import FleetTable
 from ui.dashboard.widgets.line_view import LineView
-from textual.widgets import Button, Input
 
 # ----------------------------------------------------------------------------------------------- the registry
 
@@ -126,7 +126,7 @@ async def test_r_restarts_a_replica(bench: Bench) -> None:
 async def test_r_on_a_deployment_asks_and_restarts_it_rolling(bench: Bench) -> None:
     await bench.go_to("chat")
     await bench.press("r")
-    assert isinstance(bench.app.screen, ConfirmScreen)
+    assert bench.shows(ConfirmScreen)
     await bench.press("y")
     assert bench.sent == [Restart(target="chat")]
 
@@ -154,7 +154,7 @@ async def test_plus_and_minus_are_for_the_deployment_of_the_row(bench: Bench) ->
 async def test_s_opens_a_form_prefilled_with_what_was_asked(bench: Bench) -> None:
     await bench.go_to("reranker/0")
     await bench.press("s")
-    assert isinstance(bench.app.screen, ScaleScreen)
+    assert bench.shows(ScaleScreen)
     assert bench.app.screen.query_one(Input).value == "4"
     await bench.press("up", "up", "down", "enter")
     assert bench.sent == [Scale(deployment="reranker", replicas=5)]
@@ -163,7 +163,7 @@ async def test_s_opens_a_form_prefilled_with_what_was_asked(bench: Bench) -> Non
 @piloted()
 async def test_the_scale_form_takes_no_number_outside_the_limits(bench: Bench) -> None:
     await bench.press("s", "6", "5", "enter")
-    assert isinstance(bench.app.screen, ScaleScreen) and not bench.sent
+    assert bench.shows(ScaleScreen) and not bench.sent
     await bench.press("backspace", "enter")
     assert bench.sent == [Scale(deployment="primary", replicas=6)]
 
@@ -171,7 +171,7 @@ async def test_the_scale_form_takes_no_number_outside_the_limits(bench: Bench) -
 @piloted()
 async def test_the_scale_form_is_left_by_escape(bench: Bench) -> None:
     await bench.press("s", "7", "escape")
-    assert isinstance(bench.app.screen, MainScreen) and not bench.sent
+    assert bench.shows(MainScreen) and not bench.sent
 
 
 @piloted()
@@ -198,11 +198,11 @@ async def test_a_refusal_is_told_literally(bench: Bench) -> None:
 @piloted()
 async def test_K_asks_with_the_safe_button_focused(bench: Bench) -> None:
     await bench.press("K")
-    assert isinstance(bench.app.screen, ConfirmScreen)
+    assert bench.shows(ConfirmScreen)
     focused = bench.app.focused
     assert isinstance(focused, Button) and focused.id == "cancel"
     await bench.press("enter")
-    assert isinstance(bench.app.screen, MainScreen) and not bench.sent
+    assert bench.shows(MainScreen) and not bench.sent
 
 
 @piloted()
@@ -282,7 +282,7 @@ async def test_marked_replicas_are_drained_together_after_a_question(bench: Benc
     assert [str(key) for key in bench.table.marked] == ["primary/0#1", "primary/1#1"]
     assert "2 marked" in bench.picture()[0]
     await bench.press("d")
-    assert isinstance(bench.app.screen, ConfirmScreen)
+    assert bench.shows(ConfirmScreen)
     await bench.press("y")
     assert bench.sent == [
         DrainReplica(replica="primary/0", incarnation=1),
@@ -322,23 +322,23 @@ async def test_plus_with_marks_counts_each_deployment_once(bench: Bench) -> None
 @piloted()
 async def test_question_mark_shows_every_key_and_escape_closes(bench: Bench) -> None:
     await bench.press("question_mark")
-    assert isinstance(bench.app.screen, HelpScreen)
+    assert bench.shows(HelpScreen)
     page = "\n".join(bench.app.screen.query_one(LineView).lines)
     for action in keymap.ACTIONS:
         assert action.label in page
     await bench.press("escape")
-    assert isinstance(bench.app.screen, MainScreen)
+    assert bench.shows(MainScreen)
 
 
 @piloted()
 async def test_enter_opens_details_and_escape_leaves_them(bench: Bench) -> None:
     await bench.go_to("reranker/2")
     await bench.press("enter")
-    assert isinstance(bench.app.screen, DetailsScreen)
+    assert bench.shows(DetailsScreen)
     text = "\n".join(bench.picture())
     assert "exit code 1" in text and "OutOfMemoryError" in text
     await bench.press("escape")
-    assert isinstance(bench.app.screen, MainScreen)
+    assert bench.shows(MainScreen)
 
 
 @piloted()
@@ -408,7 +408,7 @@ async def test_a_click_selects_and_a_double_click_opens(bench: Bench) -> None:
     assert str(bench.cursor) == "primary/2#1"
     await bench.pilot.click(FleetTable, offset=(5, 5), times=2)
     await bench.settle()
-    assert isinstance(bench.app.screen, DetailsScreen)
+    assert bench.shows(DetailsScreen)
 
 
 @piloted()
@@ -472,17 +472,17 @@ async def test_the_palette_reaches_every_kind_of_action(bench: Bench) -> None:
     await bench.press("colon", *"sort by req", "enter")
     assert "▼REQ/S" in bench.picture_of("REPLICA")
     await bench.press("colon", *"details", "enter")
-    assert isinstance(bench.app.screen, DetailsScreen)
+    assert bench.shows(DetailsScreen)
     await bench.press("colon", *"kill", "enter")
-    assert isinstance(bench.app.screen, ConfirmScreen)
+    assert bench.shows(ConfirmScreen)
     await bench.press("escape", "escape", "colon", *"scale", "enter")
-    assert isinstance(bench.app.screen, ScaleScreen)
+    assert bench.shows(ScaleScreen)
     await bench.press("escape", "colon", *"theme", "enter", *"nord", "enter")
     assert bench.app.theme == "nord"
     await bench.press("colon")
-    assert isinstance(bench.app.screen, PaletteScreen)
+    assert bench.shows(PaletteScreen)
     await bench.press("down", "up", "escape")
-    assert isinstance(bench.app.screen, MainScreen)
+    assert bench.shows(MainScreen)
 
 
 # ----------------------------------------------------------------------------------------------- quit
@@ -491,7 +491,7 @@ async def test_the_palette_reaches_every_kind_of_action(bench: Bench) -> None:
 @piloted()
 async def test_q_on_an_attached_dashboard_focuses_detach(bench: Bench) -> None:
     await bench.press("q")
-    assert isinstance(bench.app.screen, QuitScreen)
+    assert bench.shows(QuitScreen)
     focused = bench.app.focused
     assert focused is not None and focused.id == "detach"
     await bench.press("enter")
@@ -504,7 +504,7 @@ async def test_q_on_its_own_supervisor_focuses_cancel(bench: Bench) -> None:
     focused = bench.app.focused
     assert focused is not None and focused.id == "cancel"
     await bench.press("enter")
-    assert isinstance(bench.app.screen, MainScreen) and bench.app.return_value is None
+    assert bench.shows(MainScreen) and bench.app.return_value is None
     await bench.press("q", "d")
     assert bench.app.return_value is QuitChoice.DETACH
 
@@ -525,7 +525,7 @@ async def test_stop_all_shows_the_drain_and_ends_with_the_supervisor(bench: Benc
 @piloted()
 async def test_control_c_asks_and_again_detaches(bench: Bench) -> None:
     await bench.press("ctrl+c")
-    assert isinstance(bench.app.screen, QuitScreen)
+    assert bench.shows(QuitScreen)
     await bench.press("ctrl+c")
     assert bench.app.return_value is QuitChoice.DETACH
 
@@ -549,7 +549,7 @@ async def test_a_signal_ends_the_app_in_order(bench: Bench) -> None:
 @piloted(readonly=True)
 async def test_a_readonly_dashboard_has_no_keys_that_act(bench: Bench) -> None:
     await bench.press("d", "r", "x", "K", "plus", "minus", "s")
-    assert not bench.sent and isinstance(bench.app.screen, MainScreen)
+    assert not bench.sent and bench.shows(MainScreen)
     assert "read-only" in bench.picture()[0]
     assert "drain" not in bench.picture()[-1] and "kill" not in bench.picture()[-1]
     await bench.press("question_mark")
@@ -557,4 +557,4 @@ async def test_a_readonly_dashboard_has_no_keys_that_act(bench: Bench) -> None:
     await bench.press("escape", "colon", *"drain")
     assert not bench.picture_of("Out of rotation")
     await bench.press("escape", "enter", "d", "K")
-    assert not bench.sent and isinstance(bench.app.screen, DetailsScreen)
+    assert not bench.sent and bench.shows(DetailsScreen)

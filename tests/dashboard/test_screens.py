@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import pytest
 
 from supervisor.control.messages import LogLine
-from tests.dashboard.bench import Bench, Clock, piloted
+from tests.dashboard.bench import Bench, piloted
 from tests.dashboard.fleet import (
     EPOCH,
     FakeSource,
-    deployment,
     fleet_of_twelve,
-    inventory,
     log_lines,
-    many,
     replica,
     story,
 )
-from ui.dashboard.app import Dashboard
 from ui.dashboard.rows import RowKey
 from ui.dashboard.screens.main import MainScreen
 from ui.dashboard.widgets.fleet_table import FleetTable
@@ -54,7 +49,7 @@ async def test_l_opens_the_log_of_the_row_and_again_closes_it(bench: Bench) -> N
 @piloted()
 async def test_keys_that_act_are_dead_while_the_log_has_the_focus(bench: Bench) -> None:
     await bench.press("l", "d", "r", "K", "x", "plus")
-    assert not bench.sent and isinstance(bench.app.screen, MainScreen)
+    assert not bench.sent and bench.shows(MainScreen)
     assert "drain" not in bench.picture()[-1] and "follow" in bench.picture()[-1]
     await bench.press("tab")
     assert bench.app.focused is bench.table and "drain" in bench.picture()[-1]
@@ -281,7 +276,8 @@ def test_no_color_leaves_glyphs_and_a_visible_cursor(monkeypatch: pytest.MonkeyP
         assert bench.app.no_color
         for strip in bench.app.screen._compositor.render_strips():
             for segment in strip:
-                for color in (segment.style and segment.style.color, segment.style and segment.style.bgcolor):
+                style = segment.style
+                for color in (style.color, style.bgcolor) if style is not None else ():
                     if color is not None and color.triplet is not None:
                         assert max(color.triplet) - min(color.triplet) <= 1
         assert bench.picture_of("● ready") and bench.picture_of("✗ failed")

@@ -49,7 +49,7 @@ from ui.dashboard.source import (
 )
 from ui.dashboard.theme import DARK, LIGHT
 
-HANGUP_S = 3.0
+HANGUP_S = 5.0
 """A terminal that is gone may keep the app from ending by itself; after so long the process ends anyway,
 seconds.
 """
@@ -178,9 +178,7 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
         if orders.problem:
             self.tell(orders.problem, Tone.WARN)
         elif orders.asks_first:
-            self.push_screen(
-                ConfirmScreen(orders, self), lambda agreed: self._carry_out(orders) if agreed else None
-            )
+            self.push_screen(ConfirmScreen(orders, self), lambda agreed: self._carry_out(orders) if agreed else None)
         else:
             self._carry_out(orders)
 
@@ -285,17 +283,21 @@ def run_dashboard(control_path: str, *, readonly: bool, owns_supervisor: bool) -
 async def _run(app: Dashboard) -> QuitChoice | None:
     """The app in a loop of its own, ended in order by the signals that end a process."""
     loop = asyncio.get_running_loop()
+    watchdog = threading.Timer(HANGUP_S, os._exit, (128 + signal.SIGHUP,))
+    watchdog.daemon = True
 
     def end() -> None:
-        watchdog = threading.Timer(HANGUP_S, os._exit, (128 + signal.SIGHUP,))
-        watchdog.daemon = True
-        watchdog.start()
+        if not watchdog.is_alive():
+            watchdog.start()
         app.terminate()
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
             loop.add_signal_handler(number, end)
-    return await app.run_async()
+    try:
+        return await app.run_async()
+    finally:
+        watchdog.cancel()
 
 
 @contextlib.contextmanager

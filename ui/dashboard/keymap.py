@@ -181,9 +181,7 @@ def in_place(place: Place, readonly: bool) -> list[Action]:
 def bindings(place: Place, readonly: bool = False) -> list[Binding]:
     """Textual's bindings for a place."""
     return [
-        Binding(
-            ",".join(action.keys), action.name, action.label, tooltip=action.help, priority=_first(action)
-        )
+        Binding(",".join(action.keys), action.name, action.label, tooltip=action.help, priority=_first(action))
         for action in in_place(place, readonly)
         if action.keys
     ]

@@ -56,9 +56,7 @@ def level_of(text: str) -> Tone:
 
 def skipped_line(count: int) -> Line:
     """Says that lines came faster than they can be shown."""
-    return (
-        (f" ··· {words.grouped(count)} lines skipped: they came too fast; the log file has them", Tone.WARN),
-    )
+    return ((f" ··· {words.grouped(count)} lines skipped: they came too fast; the log file has them", Tone.WARN),)
 
 
 def missed_line(count: int) -> Line:

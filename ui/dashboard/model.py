@@ -50,9 +50,7 @@ class History:
         for deployment in inventory.deployments:
             seen[deployment.name] = _sample(deployment)
             for replica in deployment.replicas:
-                seen[replica.name] = Sample(
-                    replica.requests_per_s, replica.in_flight, replica.p50_ms, replica.p99_ms
-                )
+                seen[replica.name] = Sample(replica.requests_per_s, replica.in_flight, replica.p50_ms, replica.p99_ms)
         for gone in self._series.keys() - seen.keys():
             del self._series[gone]
         for name, sample in seen.items():

@@ -83,9 +83,7 @@ def orders_for(action: Action, target: Target, inventory: Inventory | None) -> O
     keys = target.replicas if action.needs is Needs.REPLICA else target.keys
     if action.name in ("more", "fewer"):
         keys = _deployments_of(keys)
-    orders = [
-        Order(key, command) for key in keys if (command := _command(action, key, inventory)) is not None
-    ]
+    orders = [Order(key, command) for key in keys if (command := _command(action, key, inventory)) is not None]
     return Orders(action, tuple(orders))
 
 

@@ -168,8 +168,6 @@ class AsciiFilter(LineFilter):
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [
-            segment
-            if segment.text.isascii()
-            else Segment(to_ascii(segment.text), segment.style, segment.control)
+            segment if segment.text.isascii() else Segment(to_ascii(segment.text), segment.style, segment.control)
             for segment in segments
         ]

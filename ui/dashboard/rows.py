@@ -73,9 +73,7 @@ def build_rows(
     parts = needle.casefold().split()
     for deployment in inventory.deployments if inventory is not None else ():
         whole = _matches(parts, _words_of_deployment(deployment))
-        replicas = [
-            replica for replica in deployment.replicas if whole or _matches(parts, _words_of_replica(replica))
-        ]
+        replicas = [replica for replica in deployment.replicas if whole or _matches(parts, _words_of_replica(replica))]
         if not replicas and not whole:
             continue
         key = RowKey(deployment.name)

@@ -202,9 +202,7 @@ class ControlSource:
             self._pid, self._last_event = inventory.supervisor.pid, 0
         answer = await client.ask(Subscribe(since=self._last_event), STATUS_ANSWER_S)
         if not isinstance(answer, Subscribed):
-            raise NoAnswer(
-                f"expected a subscription, found {type(answer).__name__}: is it another version of stoker?"
-            )
+            raise NoAnswer(f"expected a subscription, found {type(answer).__name__}: is it another version of stoker?")
         self._client = client
         self._post_events(answer.events, answer.missed, afresh=afresh)
         self._sink(InventoryRead(answer.inventory))
@@ -291,9 +289,7 @@ class ControlSource:
             fresh = fresh or bool(lines)
             seam = self._post_lines(mailbox, of, lines, skipped) or seam
 
-    def _post_lines(
-        self, mailbox: Mailbox[LogLine], of: RowKey, lines: list[LogLine], skipped: int
-    ) -> LogLine | None:
+    def _post_lines(self, mailbox: Mailbox[LogLine], of: RowKey, lines: list[LogLine], skipped: int) -> LogLine | None:
         if not of.is_replica:
             lines = [line for line in lines if line.replica.rpartition("/")[0] == of.deployment]
         if mailbox.put(lines, skipped):

@@ -51,9 +51,7 @@ class DetailsScreen(ActingScreen, inherit_bindings=False):
         self.show_model()
         offered = keymap.footer((Place.DETAILS, Place.LOGS, Place.APP), self.desk.readonly)
         no_replica = {action.name for action in offered if action.needs is keymap.Needs.REPLICA}
-        self.query_one(BottomLine).offer(
-            offered, frozenset() if self._key.is_replica else frozenset(no_replica)
-        )
+        self.query_one(BottomLine).offer(offered, frozenset() if self._key.is_replica else frozenset(no_replica))
 
     def on_resize(self) -> None:
         self.show_model()

@@ -22,9 +22,7 @@ INDENT, KEY_WIDTH, NAME_WIDTH = 3, 13, 16
 class HelpScreen(ModalScreen[None]):
     """The page behind `?`."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,f1,ctrl+c,ctrl+q,enter", "close", "close")
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,f1,ctrl+c,ctrl+q,enter", "close", "close")]
 
     def __init__(self, readonly: bool) -> None:
         super().__init__()

@@ -132,9 +132,7 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         panes.display = self._shows_events or self._log_of is not None
         side_by_side = self.size.width >= SIDE_BY_SIDE_FROM
         self._logs.display = self._log_of is not None
-        self._events.display = (
-            self._shows_events and not self._full and (side_by_side or self._log_of is None)
-        )
+        self._events.display = self._shows_events and not self._full and (side_by_side or self._log_of is None)
         self.query_one(Masthead).display = not self._full
         table.display = not self._full
         if self._full:

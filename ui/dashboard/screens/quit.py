@@ -35,14 +35,8 @@ class QuitScreen(Dialog[QuitChoice | None]):
         inventory = self._desk.model.newest
         count = sum(len(deployment.replicas) for deployment in inventory.deployments) if inventory else 0
         if self._desk.model.stopping:
-            return (
-                "d  detach: it goes on draining by itself\n"
-                "s  stop now: cut what is still in flight\n"
-                "c  watch it"
-            )
-        where = (
-            "in the background; `stoker top` comes back to it" if self._desk.owns_supervisor else "as before"
-        )
+            return "d  detach: it goes on draining by itself\ns  stop now: cut what is still in flight\nc  watch it"
+        where = "in the background; `stoker top` comes back to it" if self._desk.owns_supervisor else "as before"
         return (
             f"d  detach: the fleet goes on {where}\n"
             f"s  stop all: drain {count} replicas, then end the supervisor\n"

@@ -211,7 +211,5 @@ def _ending(replica: ReplicaStatus, width: int) -> list[Line]:
         return []
     last: list[Line] = [(), ((" last exit  ", Tone.DIM), (words.literal(replica.last_exit), Tone.BAD))]
     for text in replica.last_lines[-LAST_WORDS:]:
-        last.append(
-            (("            ", Tone.DIM), (words.clip(words.literal(text), max(width - 13, 1)), Tone.TEXT))
-        )
+        last.append((("            ", Tone.DIM), (words.clip(words.literal(text), max(width - 13, 1)), Tone.TEXT)))
     return last

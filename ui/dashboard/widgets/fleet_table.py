@@ -172,11 +172,7 @@ class FleetTable(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         if self._key.is_replica:
             self.set_marks(self.marks ^ {self._key})
         else:
-            own = {
-                row.key
-                for row in self._rows
-                if row.key.is_replica and row.key.deployment == self._key.deployment
-            }
+            own = {row.key for row in self._rows if row.key.is_replica and row.key.deployment == self._key.deployment}
             self.set_marks(self.marks - own if own <= self.marks else self.marks | own)
         self.action_cursor_down()
 

@@ -99,9 +99,7 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         self._settle(dropped)
 
     def _broken(self, line: Line) -> list[Line]:
-        return (
-            break_line(line, self._wrapped_at, self._hang) if self.wraps and self._wrapped_at > 0 else [line]
-        )
+        return break_line(line, self._wrapped_at, self._hang) if self.wraps and self._wrapped_at > 0 else [line]
 
     def _rebreak(self) -> None:
         """Break every line again: the width or the wish has changed."""

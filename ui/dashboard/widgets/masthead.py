@@ -201,9 +201,7 @@ def _cards(cards: Sequence[DeviceStatus], block: int) -> _Meter:
 def _card(card: DeviceStatus, block: int) -> _Meter:
     name = words.literal(card.id).replace("cuda:", "gpu ").replace("rocm:", "gpu ")
     label = words.clip(name, LABEL)
-    return _accelerator(
-        label, card.utilisation, card.memory_used_bytes or 0, card.memory_total_bytes or 0, block
-    )
+    return _accelerator(label, card.utilisation, card.memory_used_bytes or 0, card.memory_total_bytes or 0, block)
 
 
 def _accelerator(label: str, busy: float | None, used: int, total: int, block: int) -> _Meter:
@@ -226,11 +224,7 @@ def _label(text: str) -> Piece:
 
 def _rate(model: Model, block: int) -> Line:
     inventory = model.inventory
-    total = (
-        sum(deployment.requests_per_s for deployment in inventory.deployments)
-        if inventory is not None
-        else 0.0
-    )
+    total = sum(deployment.requests_per_s for deployment in inventory.deployments) if inventory is not None else 0.0
     number: Line = (_label("req/s"), (words.rate(total).ljust(6), Tone.STRONG))
     room = block - width_of(number) - 3
     return (*number, (sparkline(model.history.rates("", max(room, 1)), room), Tone.TREND))
@@ -252,9 +246,7 @@ def _latency(inventory: Inventory) -> Line:
 
 
 def _totals(inventory: Inventory) -> Line:
-    in_flight = sum(
-        replica.in_flight for deployment in inventory.deployments for replica in deployment.replicas
-    )
+    in_flight = sum(replica.in_flight for deployment in inventory.deployments for replica in deployment.replicas)
     failures = sum(deployment.failures for deployment in inventory.deployments)
     return (
         (f"{in_flight} in flight", Tone.TEXT),
