@@ -5,9 +5,13 @@ Every answer says what was accepted, not that it is done: a slow operation never
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
-from supervisor.control.events import Commanded
+import msgspec
+
+from supervisor.control.events import Commanded, Warned
 from supervisor.control.messages import (
     Accepted,
     Answer,
@@ -37,15 +41,29 @@ from supervisor.slots.managed import ManagedSlot
 MOST_LOG_LINES = 10_000
 
 
-class Commands:
-    """Carries out commands. `stop` ends the supervisor; `now` cuts the drain."""
+class Keeper(Protocol):
+    """What commands ask of the supervisor itself."""
 
-    def __init__(self, fleet: Fleet, inventory: Callable[[], Inventory], stop: Callable[[str, bool], float]) -> None:
+    def stop(self, why: str, now: bool) -> float:
+        """Drain and leave; `now` cuts the drain. The seconds it takes at the worst."""
+
+    async def reload(self) -> list[str]:
+        """Read the config again and make it the desired state; what changes. Raises StokerError."""
+
+    async def save_placements(self, deployment: str) -> str | None:
+        """Write a deployment's replicas back to the document; why that failed, None where it did not."""
+
+
+class Commands:
+    """Carries out commands."""
+
+    def __init__(self, fleet: Fleet, inventory: Callable[[], Inventory], keeper: Keeper) -> None:
         self._fleet = fleet
         self._inventory = inventory
-        self._stop = stop
+        self._keeper = keeper
+        self._loop = asyncio.get_running_loop()
 
-    def handle(self, command: AnyCommand) -> Answer:
+    def handle(self, command: AnyCommand) -> Answer | asyncio.Future[Answer]:
         """The answer to a command. Raises CommandRefused."""
         match command:
             case GetStatus():
@@ -73,20 +91,33 @@ class Commands:
                 self._told("faults", managed.name)
                 return self._accepted(f"{managed.name} has new faults")
             case Reload():
-                raise CommandRefused("reload is not built yet", "not_built")
+                return self._loop.create_task(self._reload())
             case Stop():
-                worst = self._stop("`stoker stop`", command.now)
+                worst = self._keeper.stop("`stoker stop`", command.now)
                 return self._accepted(f"stopping; gone in {worst:.0f} s at the latest")
             case other:
                 raise CommandRefused(f"nothing is done for {type(other).__name__} here")
 
-    def _scale(self, command: Scale) -> Accepted:
+    async def _reload(self) -> Answer:
+        differences = await self._keeper.reload()
+        return self._accepted("\n".join(differences) or "nothing changes")
+
+    def _scale(self, command: Scale) -> asyncio.Future[Answer]:
         group = self._fleet.group(command.deployment)
         if (command.replicas is None) == (command.delta is None):
             raise CommandRefused("scale takes a number of replicas or a difference, one of the two", "invalid")
         count = command.replicas if command.replicas is not None else len(group.placements) + (command.delta or 0)
         self._fleet.scale(command.deployment, count, "command")
-        return self._counted(f"{command.deployment}: {count} replicas asked for", group)
+        answer = self._counted(f"{command.deployment}: {count} replicas asked for", group)
+        return self._loop.create_task(self._saved(command.deployment, answer))
+
+    async def _saved(self, deployment: str, answer: Accepted) -> Answer:
+        """The answer to an action that is in force already, with whether the document says so, too."""
+        problem = await self._keeper.save_placements(deployment)
+        if problem is None:
+            return msgspec.structs.replace(answer, saved=True)
+        self._fleet.publish(Warned(message=f"{deployment}: in force, but not saved to the config: {problem}"))
+        return msgspec.structs.replace(answer, saved=False, text=f"{answer.text}; not saved: {problem}")
 
     def _drain(self, command: DrainReplica) -> Accepted:
         slot = self._fleet.slot(command.replica, command.incarnation)

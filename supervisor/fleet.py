@@ -21,6 +21,7 @@ from supervisor.control.events import (
     ReplicaBackoff,
     ReplicaEjected,
     ReplicaReadmitted,
+    RollStopped,
     Scaled,
     TemplateEvent,
     Warned,
@@ -62,16 +63,25 @@ class Group:
     deployment: Deployment
     lane: Lane
     slots: dict[int, Slot] = dataclasses.field(default_factory=dict)
-    baseline: Card | None = None
+    baselines: dict[str, Card] = dataclasses.field(default_factory=dict)
+    """The first ready card of each generation, by what its replicas are made of."""
     wanted: list[Make] = dataclasses.field(default_factory=list)
     placements: list[Placement] = dataclasses.field(default_factory=list)
     restarts_of_the_gone: int = 0
     rolling: list[int] = dataclasses.field(default_factory=list)
+    """Slots that a rolling restart has still to come to."""
+    rolled: int | None = None
+    """The slot that it came to last."""
     ejections: dict[str, int] = dataclasses.field(default_factory=dict)
     readmissions: dict[str, int] = dataclasses.field(default_factory=dict)
     withheld: dict[str, int] = dataclasses.field(default_factory=dict)
     drains: Durations = dataclasses.field(default_factory=Durations)
     starts: dict[str, Durations] = dataclasses.field(default_factory=dict)
+
+    @property
+    def card(self) -> Card | None:
+        """What the replicas that are wanted now say of themselves; None until one was ready."""
+        return next((slot.card for slot in self.slots.values() if slot.card is not None), None)
 
     @property
     def ready(self) -> int:
@@ -116,14 +126,23 @@ class Fleet:
 
     # --------------------------------------------------------------------------------------------- what is wanted
 
-    def apply(self, config: Config) -> None:
-        """Make the document the desired state."""
-        for deployment in config.deployments.values():
-            self._adopt(deployment)
+    def apply(self, config: Config) -> list[str]:
+        """Make the document the desired state; a line for each deployment that changes. Raises StokerError."""
+        machine = self._around.machine
+        wanted = {
+            name: [make(deployment, place, machine) for place in deployment.replicas]
+            for name, deployment in config.deployments.items()
+        }
+        before = {name: [item.identity for item in group.wanted] for name, group in self.groups.items()}
+        for name, deployment in config.deployments.items():
+            self._adopt(deployment, wanted[name])
         for name in list(self.groups):
             if name not in config.deployments:
                 self.groups[name].wanted = []
+                self.groups[name].placements = []
                 self._reconcile(self.groups[name])
+        after = {name: [item.identity for item in items] for name, items in wanted.items()}
+        return reconcile.differences(before, after)
 
     def scale(self, name: str, count: int, by: str) -> Group:
         """Ask for `count` replicas; the last asked number wins. Raises CommandRefused."""
@@ -134,7 +153,7 @@ class Fleet:
         else:
             have = group.placements
             group.placements = [have[index % len(have)] for index in range(count)]
-        self._plan(group)
+        self._want(group, [self._make(group, place) for place in group.placements])
         self.publish(Scaled(deployment=name, before=before, after=count, by=by))
         self._reconcile(group)
         return group
@@ -178,7 +197,10 @@ class Fleet:
 
     def restart_rolling(self, group: Group) -> None:
         """Restart the replicas of a deployment one at a time, each ready before the next leaves."""
-        group.rolling = [slot.number for slot in group.slots.values() if slot.intent is not Intent.LEAVE]
+        group.rolling = [
+            number for number, slot in sorted(group.slots.items()) if slot.intent not in (Intent.LEAVE, Intent.REST)
+        ]
+        group.rolled = None
         self._roll(group)
 
     def stop(self, why: str) -> None:
@@ -245,13 +267,14 @@ class Fleet:
     def on_registered(self, slot: Slot, card: Card | None) -> list[str]:
         group = self.groups[slot.deployment]
         limits = SetLimits(group.deployment.max_num_seqs, group.deployment.max_num_batched_tokens)
-        obstacles = differences(group.baseline, card, limits) if card is not None else []
+        generation = slot.generation
+        obstacles = differences(group.baselines.get(generation), card, limits) if card is not None else []
         assert slot.target is not None
         group.lane.targets[slot.target.member] = slot.target
         group.lane.pool.members.append(slot.target.member)
         group.lane.pool.members.sort(key=lambda member: _number(member.name))
-        if not obstacles and group.baseline is None:
-            group.baseline = card
+        if not obstacles and card is not None:
+            group.baselines.setdefault(generation, card)
         return obstacles
 
     def on_unpooled(self, slot: Slot) -> None:
@@ -275,7 +298,7 @@ class Fleet:
 
     # --------------------------------------------------------------------------------------------- inside
 
-    def _adopt(self, deployment: Deployment) -> None:
+    def _adopt(self, deployment: Deployment, wanted: list[Make]) -> None:
         group = self.groups.get(deployment.name)
         if group is None:
             lane = Lane(deployment.name, Pool(self.exchanges.tickets), 0.0, 0)
@@ -291,13 +314,17 @@ class Fleet:
         )
         group.lane.timeout_s = deployment.timeout_ms / 1000
         group.lane.retries = deployment.retries
-        self._plan(group)
+        self._want(group, wanted)
         self._reconcile(group)
 
-    def _plan(self, group: Group) -> None:
-        """What each wanted replica is made from."""
-        group.wanted = [self._make(group, place) for place in group.placements]
-        group.lane.pool.desired = len(group.placements)
+    def _want(self, group: Group, wanted: list[Make]) -> None:
+        """These are the replicas that should be. Slots that stay take over what may change without a restart."""
+        group.wanted = wanted
+        group.lane.pool.desired = len(wanted)
+        by_identity = {item.identity: item for item in wanted}
+        for slot in group.slots.values():
+            if slot.identity in by_identity:
+                slot.remake(by_identity[slot.identity])
 
     def _make(self, group: Group, place: Placement) -> Make:
         return make(group.deployment, place, self._around.machine)
@@ -345,8 +372,6 @@ class Fleet:
             self.groups.pop(group.deployment.name, None)
 
     def _start(self, group: Group, number: int, item: Make) -> None:
-        if not group.slots:
-            group.baseline = None
         self._born += 1
         slot = group.slots[number] = self._slot(group.deployment.name, number, item)
         slot.start()
@@ -369,6 +394,8 @@ class Fleet:
             del group.slots[slot.number]
             group.restarts_of_the_gone += slot.restarts
             slot.close()
+            living = {other.generation for other in group.slots.values()}
+            group.baselines = {key: card for key, card in group.baselines.items() if key in living}
         self._check_empty()
 
     def _check_empty(self) -> None:
@@ -392,16 +419,18 @@ class Fleet:
         log.feed(data, time.time(), time.monotonic())
 
     def _roll(self, group: Group) -> None:
-        """The next step of a rolling restart: only while every replica that should serve does."""
+        """The next step of a rolling restart: the last one is back and ready before the next one leaves."""
         while group.rolling:
-            moving = [
-                slot
-                for slot in group.slots.values()
-                if slot.intent is Intent.AGAIN or slot.state not in IN_ROTATION | AT_REST
-            ]
-            if moving:
-                return
-            slot = group.slots.get(group.rolling.pop(0))
+            current = group.slots.get(group.rolled) if group.rolled is not None else None
+            if current is not None and current.intent is not Intent.LEAVE:
+                if current.state is State.FAILED or current.state is State.INCOMPATIBLE:
+                    group.rolling.clear()
+                    self.publish(RollStopped(deployment=group.deployment.name, replica=current.name))
+                    return
+                if current.state not in IN_ROTATION | AT_REST or current.intent is Intent.AGAIN:
+                    return
+            group.rolled = group.rolling.pop(0)
+            slot = group.slots.get(group.rolled)
             if slot is not None and slot.intent is not Intent.LEAVE:
                 self.restart(slot)
 

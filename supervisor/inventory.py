@@ -103,7 +103,7 @@ def deployment_status(group: Group, now: float) -> DeploymentStatus:
     buckets = merged(group.slots[number].traffic.buckets(now) for number in group.slots)
     ready = sum(1 for row in rows if row.state == State.READY)
     desired = len(group.placements) if group.wanted or deployment.attached else 0
-    card = group.baseline
+    card = group.card
     return DeploymentStatus(
         name=deployment.name,
         artifact=deployment.artifact,

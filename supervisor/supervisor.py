@@ -27,6 +27,8 @@ from supervisor.control.events import (
     AnyEvent,
     BadFrames,
     EventLog,
+    Reloaded,
+    ReloadFailed,
     SupervisorStarted,
     SupervisorStopping,
     Warned,
@@ -34,6 +36,7 @@ from supervisor.control.events import (
 from supervisor.control.messages import LogLine as ControlLine
 from supervisor.control.server import ControlServer
 from supervisor.directory import Directory
+from supervisor.document import Document
 from supervisor.fleet import Fleet, Surroundings
 from supervisor.gateway.app import Gateway
 from supervisor.gateway.metrics import exposition
@@ -44,7 +47,7 @@ from supervisor.host.listening import display, listen
 from supervisor.host.logs import LogLine, LogThread, iso_utc
 from supervisor.host.processes import STOP_S, adopt_orphans
 from supervisor.host.runtime import RuntimeDir
-from supervisor.host.systemd import notify
+from supervisor.host.systemd import notify, watchdog_interval
 from supervisor.inventory import Identity, InventoryMaker
 from supervisor.links.http import HttpLink
 from supervisor.links.zeromq import EngineLink
@@ -57,6 +60,8 @@ HEADROOM_S = 10.0
 BAD_FRAMES_EACH_S = 5.0
 """At most one event about bad frames of a socket in this time."""
 FLUSH_LOGS_S = 2.0
+LINGER_MS = 500
+"""How long the last answers on the control socket may take to leave, in milliseconds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,6 +104,7 @@ class Supervisor:
     async def serve(self) -> int:
         """From sockets to the last process; the exit code."""
         self._loop = asyncio.get_running_loop()
+        self._document = Document(self._options.path, self._options.text)
         self.events = EventLog()
         self.events.listen(_EventPrinter(sys.stderr))
         listener = listen(self._options.listen)
@@ -114,6 +120,7 @@ class Supervisor:
             self._announce(display(listener))
             self.fleet.apply(self._options.config)
             notify("READY=1\nSTATUS=serving")
+            self._feed_watchdog()
             await self._until_stopped()
             server.should_exit = True
             await serving
@@ -151,7 +158,7 @@ class Supervisor:
             log_dir=str(self._runtime.logs),
         )
         inventory = InventoryMaker(self.fleet, identity, report.devices, self._state)
-        commands = Commands(self.fleet, inventory.make, self.stop)
+        commands = Commands(self.fleet, inventory.make, self)
         self.control = ControlServer(
             context,
             str(self._runtime.control),
@@ -167,13 +174,13 @@ class Supervisor:
             time.time(),
             config.stoker.admin_scale,
         )
-        directory = Directory(self.fleet, config.default_deployment)
-        self._gateway = Gateway(self.fleet.exchanges, directory, pages, _api_key(config.stoker.api_key_env))
+        self._directory = Directory(self.fleet, config.default_deployment)
+        self._gateway = Gateway(self.fleet.exchanges, self._directory, pages, _api_key(config.stoker.api_key_env))
         self._native = NativeServer(
             context,
             IpcDoor(self._runtime.clients),
             self.fleet.exchanges,
-            directory,
+            self._directory,
             lambda why: self._bad_frames.count("clients", why),
         )
 
@@ -186,6 +193,45 @@ class Supervisor:
             self.events.publish(
                 Warned(message=f"{address} is open to the network and no API key is set (stoker.api_key_env)")
             )
+
+    # --------------------------------------------------------------------------------------------- the document
+
+    async def reload(self) -> list[str]:
+        """Read the config again and make it the desired state; a line for each deployment that changes.
+
+        Raises StokerError with what is wrong; then everything is as it was.
+        """
+        try:
+            loaded = await self._document.read()
+            if self._stop_asked.is_set():
+                raise StokerError("the supervisor is stopping")
+            differences = self.fleet.apply(loaded.config)
+        except StokerError as error:
+            self.events.publish(ReloadFailed(problem=str(error)))
+            raise
+        self._directory.default = loaded.config.default_deployment
+        for warning in (*loaded.warnings, *self._fixed_settings(loaded.config)):
+            self.events.publish(Warned(message=warning))
+        self.events.publish(Reloaded(differences=differences))
+        return differences
+
+    async def save_placements(self, deployment: str) -> str | None:
+        """See `commands.Keeper`."""
+        group = self.fleet.groups.get(deployment)
+        return None if group is None else await self._document.set_placements(deployment, group.placements)
+
+    def _fixed_settings(self, config: Config) -> list[str]:
+        """Settings that changed in the file and need a new start."""
+        before = self._options.config.stoker
+        return [
+            f"stoker.{name} changed; it takes effect at the next start"
+            for name in ("listen", "api_key_env", "name", "log_dir", "admin_scale")
+            if getattr(before, name) != getattr(config.stoker, name)
+        ]
+
+    def _reload_by_signal(self) -> None:
+        task = self._loop.create_task(self.reload())
+        task.add_done_callback(lambda done: done.exception())
 
     # --------------------------------------------------------------------------------------------- stopping
 
@@ -208,6 +254,12 @@ class Supervisor:
         drains = [group.deployment.drain_timeout_s for group in self.fleet.groups.values()]
         return max(drains, default=0.0) + HEADROOM_S + STOP_S
 
+    def _feed_watchdog(self) -> None:
+        """Tell systemd that the loop turns, where it wants to hear it."""
+        if (interval := watchdog_interval()) is not None:
+            notify("WATCHDOG=1")
+            self._loop.call_later(interval, self._feed_watchdog)
+
     async def _until_stopped(self) -> None:
         await self._stop_asked.wait()
         await self._empty.wait()
@@ -217,11 +269,13 @@ class Supervisor:
         self.control.close()
         self._native.close()
         link.close()
+        self._document.close()
         self._log_thread.close(FLUSH_LOGS_S)
 
     def _watch_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.add_signal_handler(number, self.stop, number.name)
+        self._loop.add_signal_handler(signal.SIGHUP, self._reload_by_signal)
 
     def _state(self) -> str:
         return "stopping" if self._stop_asked.is_set() else "running"
@@ -301,7 +355,7 @@ def _zmq_context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
     try:
         yield context
     finally:
-        context.term()
+        context.destroy(linger=LINGER_MS)  # also where building failed half-way and sockets are still open
 
 
 def _api_key(variable: str | None) -> str | None:

@@ -173,6 +173,30 @@ class Scaled(Event, frozen=True, kw_only=True, tag="scaled"):
         return f"{self.deployment} scaled from {self.before} to {self.after} by {self.by}"
 
 
+class Reloaded(Event, frozen=True, kw_only=True, tag="reloaded"):
+    """The config was read again. differences: one line a deployment that changed."""
+
+    differences: list[str]
+
+    def sentence(self) -> str:
+        return f"reloaded: {'; '.join(self.differences) or 'nothing changes'}"
+
+
+class ReloadFailed(Event, frozen=True, kw_only=True, tag="reload_failed"):
+    problem: str
+
+    def sentence(self) -> str:
+        return f"the reload failed, everything serves on as before: {self.problem}"
+
+
+class RollStopped(Event, frozen=True, kw_only=True, tag="roll_stopped"):
+    deployment: str
+    replica: str
+
+    def sentence(self) -> str:
+        return f"the rolling restart of {self.deployment} stopped: {self.replica} did not come back"
+
+
 class Commanded(Event, frozen=True, kw_only=True, tag="commanded"):
     command: str
     target: str
@@ -214,6 +238,9 @@ AnyEvent = (
     | DrainEnded
     | TemplateEvent
     | Scaled
+    | Reloaded
+    | ReloadFailed
+    | RollStopped
     | Commanded
     | BadFrames
     | LogProblem

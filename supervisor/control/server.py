@@ -55,14 +55,17 @@ class _Subscriber:
 
 
 class ControlServer:
-    """Binds the socket. `handle` answers every command that is not about subscriptions; it may raise StokerError."""
+    """Binds the socket. `handle` answers every command that is not about subscriptions, at once or by a future.
+
+    It may raise StokerError, and so may its future: that becomes a refusal.
+    """
 
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         path: str,
         events: EventLog,
-        handle: Callable[[AnyCommand], Answer],
+        handle: Callable[[AnyCommand], Answer | asyncio.Future[Answer]],
         inventory: Callable[[], Inventory],
         on_bad_frame: Callable[[str], None],
     ) -> None:
@@ -132,21 +135,28 @@ class ControlServer:
         except ProtocolError as error:
             self._on_bad_frame(str(error))
             return
-        self._send(client, encode(Reply(call.id, self._answer(client, call.command))))
-
-    def _answer(self, client: bytes, command: AnyCommand) -> Answer:
         try:
-            match command:
-                case Subscribe():
-                    return self._subscribe(client, command)
-                case GetEvents():
-                    return EventsAnswer(events=(found := self._events.since(command.since))[0], missed=found[1])
-                case _:
-                    return self._handle(command)
-        except CommandRefused as error:
-            return Refused(message=str(error), code=error.code)
+            answer = self._answer(client, call.command)
         except StokerError as error:
-            return Refused(message=str(error))
+            answer = _refused(error)
+        if isinstance(answer, asyncio.Future):
+            answer.add_done_callback(lambda done: self._reply(client, call.id, _outcome(done)))
+        else:
+            self._reply(client, call.id, answer)
+
+    def _reply(self, client: bytes, number: int, answer: Answer) -> None:
+        if not self._socket.closed:
+            self._send(client, encode(Reply(number, answer)))
+
+    def _answer(self, client: bytes, command: AnyCommand) -> Answer | asyncio.Future[Answer]:
+        match command:
+            case Subscribe():
+                return self._subscribe(client, command)
+            case GetEvents():
+                events, missed = self._events.since(command.since)
+                return EventsAnswer(events=events, missed=missed)
+            case _:
+                return self._handle(command)
 
     def _subscribe(self, client: bytes, command: Subscribe) -> Subscribed:
         """Snapshot and stream meet without a gap: both are made in this one turn of the loop."""
@@ -190,3 +200,18 @@ class ControlServer:
         finally:
             self._look_soon()
         return True
+
+
+def _outcome(done: asyncio.Future[Answer]) -> Answer:
+    if done.cancelled():
+        return Refused(message="the supervisor is stopping", code="stopping")
+    error = done.exception()
+    if error is None:
+        return done.result()
+    if isinstance(error, StokerError):
+        return _refused(error)
+    raise error
+
+
+def _refused(error: StokerError) -> Refused:
+    return Refused(message=str(error), code=error.code if isinstance(error, CommandRefused) else "refused")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from supervisor.core.lifecycle import AT_REST, IN_ROTATION, State
 
@@ -87,6 +87,17 @@ def victims(have: Sequence[Have], count: int) -> list[Have]:
     """The `count` slots that cost least to lose, among those that are not leaving already."""
     present = [slot for slot in have if not slot.leaving]
     return sorted(present, key=cost_to_lose)[:count]
+
+
+def differences(before: Mapping[str, Sequence[str]], after: Mapping[str, Sequence[str]]) -> list[str]:
+    """What a reload changes, in words, a line for each deployment that it touches: kept, added, removed."""
+    lines = []
+    for name in (*after, *(name for name in before if name not in after)):
+        old, new = collections.Counter(before.get(name, ())), collections.Counter(after.get(name, ()))
+        kept, added, removed = old & new, new - old, old - new
+        if added or removed:
+            lines.append(f"{name}: {kept.total()} kept, {added.total()} added, {removed.total()} removed")
+    return lines
 
 
 def _match(wanted: Sequence[str], have: Sequence[Have]) -> tuple[list[Have], list[Have], list[int]]:

@@ -102,7 +102,7 @@ class StatusPages:
 
     def _model_row(self, name: str) -> dict[str, object]:
         group = self._fleet.groups[name]
-        card = group.baseline
+        card = group.card
         return {
             "id": name,
             "object": "model",

@@ -1,7 +1,8 @@
 """How much a foreign server has in flight, read from its own metrics: what a drain waits for (spec 10).
 
-In flight = running + waiting, summed over label sets. Half a sum is not a count: where either gauge is missing or is no
-number, the answer is which one, so that the drain can say so instead of waiting for a zero that means nothing.
+In flight = running + waiting, summed over label sets. Half a sum is not a count: where either gauge is missing
+or is no number, the answer is which one, so that the drain can say so instead of waiting for a zero that means
+nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Unreadable:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Family:
-    """The gauges of one kind of server. `handed_off`: queues between prefill and decode; absent ones are empty."""
+    """The gauges of one kind of server. `handed_off`: queues between prefill and decode, empty where absent."""
 
     running: str
     waiting: str
@@ -62,7 +63,7 @@ def in_flight_of(metrics_text: str) -> int | Unreadable:
 def _sum(metrics_text: str, gauge: str) -> float | None:
     """The gauge over all its label sets; None where it is not there, NaN where a line of it cannot be read.
 
-    Only its own lines are parsed: a server's metrics are thousands, and the parser takes milliseconds for them.
+    Only its own lines are parsed: a server has thousands, for which the parser takes milliseconds.
     """
     lines = "".join(line + "\n" for line in metrics_text.split("\n") if line.startswith(gauge))
     try:

@@ -1,7 +1,7 @@
-"""Whether a foreign server can serve, asked again and again (spec 5, issue 3): the heartbeat of replicas nobody of us started.
+"""Whether a foreign server can serve, asked again and again: what a heartbeat is for managed replicas (spec 5, 10).
 
-`GET /health` each 0.5 s until it is ready, then each 5 s. A server that has no such page is asked for `/v1/models`, and so
-is every one whose model is named in the config, because a server that is well and lacks the model cannot serve it.
+`GET /health` each 0.5 s until it is ready, then each 5 s. A server that has no such page is asked for
+`/v1/models`, and so is every one whose model is named in the config: a server may be well and lack the model.
 No aiohttp here: what fetches a page is handed in.
 """
 
@@ -46,7 +46,7 @@ class HealthState(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Health:
-    """The result of one probe. `models`: what the server says that it serves; None where it was not asked or did not say."""
+    """The result of one probe. `models`: what the server says that it serves; None: not asked, or not said."""
 
     state: HealthState
     reason: str = ""
@@ -72,7 +72,7 @@ _models = msgspec.json.Decoder(_Models)
 class HealthProbe:
     """Probes one server for one replica, one probe at a time, for as long as `run` runs.
 
-    shown: the server as people may see it. model: the name it must serve; None: any. on_health: told every result.
+    shown: the server as people may see it. model: the name it must serve; None: any. on_health: told each result.
     """
 
     def __init__(self, shown: str, fetch: Fetch, model: str | None, on_health: Callable[[Health], None]) -> None:
@@ -124,7 +124,8 @@ class HealthProbe:
         models = _names(body) if status == 200 else None
         if self._model is None or models is None or self._model in models:
             return Health(HealthState.READY, models=models)
-        return Health(HealthState.MISSING, f"{self._shown} has no model {self._model!r}, {_there(models)}", models)
+        reason = f"{self._shown} has no model {self._model!r}, {_there(models)}"
+        return Health(HealthState.MISSING, reason, models)
 
 
 def _names(body: bytes) -> list[str] | None:

@@ -1,11 +1,11 @@
-"""The link to attached replicas: running OpenAI-compatible servers that somebody else started (spec 5, 6, 10).
+"""The link to attached replicas: running OpenAI-compatible servers that somebody else started (spec 6, 10).
 
     HttpCarrier.send ----> Session.post ----> foreign server      one task an exchange, one session a server
     Receiver <-- answer, chunk, end, broken ------'
-    Receiver <-- Health <-- HealthProbe                           from the carrier's making until it is forgotten
+    Receiver <-- Health <-- HealthProbe                           from its carrier's making until it is forgotten
 
-The twin of `links.zeromq`: what that one reads from frames this one reads from HTTP. It judges no replica and has no
-deadline; those are dispatch's, which says `cancel`. This module is light: aiohttp is behind `links.http_session`.
+The twin of `links.zeromq`: what that one reads from frames this one reads from HTTP. It judges no replica and has
+no deadline; those are dispatch's, which says `cancel`. Light: aiohttp is behind `links.http_session`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ PATHS: dict[int, str] = {
 
 
 class Receiver(Protocol):
-    """Who is told what comes back from one attached replica. Never called from within `send`, `cancel` or `forget`.
+    """Who is told what comes back from one attached replica; never from within `send`, `cancel` or `forget`.
 
-    An exchange that was neither cancelled nor forgotten ends with exactly one of `on_answer`, `on_end`, `on_broken`.
+    An exchange that is neither cancelled nor forgotten ends with one of `on_answer`, `on_end`, `on_broken`.
     """
 
     def on_answer(self, number: int, status: int, body: bytes) -> None:
@@ -65,7 +65,7 @@ class HttpLink:
     def carrier(self, endpoint: str, model: str | None, logical_name: str, receiver: Receiver) -> HttpCarrier:
         """The way to one attached replica, which is probed from now on.
 
-        model: the name under which the server knows it; None: what callers say passes as it is, and no body is read.
+        model: the name under which the server knows it; None: callers' names pass as they are, no body is read.
         logical_name: what an answer calls the model where the request named none.
         """
         base = base_url(endpoint)
@@ -123,7 +123,7 @@ class HttpCarrier:
             return False
         exchange = self._open[request.exchange] = _Exchange()
         exchange.task = self._loop.create_task(self._carry(exchange, request, body))
-        exchange.task.add_done_callback(functools.partial(self._on_done, request.exchange))
+        exchange.task.add_done_callback(functools.partial(self._on_done, request.exchange, exchange))
         return True
 
     def cancel(self, exchange: int) -> None:
@@ -135,7 +135,7 @@ class HttpCarrier:
         self._probe.ask()
 
     def forget(self) -> None:
-        """That replica is over: its exchanges are cut, its probes end, and its receiver hears no more of it."""
+        """That replica is over: its exchanges are cut, its probes end, its receiver hears no more of it."""
         if self._forgotten:
             return
         self._forgotten = True
@@ -150,7 +150,7 @@ class HttpCarrier:
             tell = await self._answer(exchange, request, body)
         except Broken as error:
             tell = functools.partial(self._receiver.on_broken, number, f"{self.server.shown}: {error}")
-        if self._open.pop(number, None) is not None:
+        if self._close(number, exchange):
             tell()
 
     async def _answer(self, exchange: _Exchange, request: Request, body: bytes) -> Callable[[], None]:
@@ -160,13 +160,13 @@ class HttpCarrier:
         renamer = EventRenamer(served, caller)
 
         def on_piece(piece: bytes) -> None:
-            self._pass_on(number, renamer.feed(piece))
+            self._pass_on(number, exchange, renamer.feed(piece))
 
         session = await self.server.session()
         exchange.way = way = session.new_way()
         answer = await session.post(way, PATHS[request.route], body, on_piece if request.stream else None)
         if answer is None:
-            self._pass_on(number, renamer.flush())
+            self._pass_on(number, exchange, renamer.flush())
             return functools.partial(self._receiver.on_end, number)
         status, body = answer
         if status < 400:
@@ -174,24 +174,31 @@ class HttpCarrier:
         return functools.partial(self._receiver.on_answer, number, status, body)
 
     def _named(self, body: bytes) -> tuple[bytes, str, str]:
-        """The request as the server is to get it, and the served and the caller's name of the model; equal: no renaming."""
+        """The request for the server, and the model's served and caller's name; equal ones: no renaming."""
         if self._model is None:
             return body, "", ""
         body, caller = to_server(body, self._model)
         return body, self._model, self._logical_name if caller is None else caller
 
-    def _pass_on(self, number: int, data: bytes) -> None:
-        if data and number in self._open:
+    def _pass_on(self, number: int, exchange: _Exchange, data: bytes) -> None:
+        if data and self._open.get(number) is exchange:
             self._receiver.on_chunk(number, data)
+
+    def _close(self, number: int, exchange: _Exchange) -> bool:
+        """Whether its end is still to be told: nobody gave it up, and it was not told yet."""
+        if self._open.get(number) is not exchange:
+            return False
+        del self._open[number]
+        return True
 
     async def _keep_probing(self) -> None:
         await self.server.session()  # the first use imports aiohttp, for which no probe is to blame
         await self._probe.run()
 
-    def _on_done(self, number: int, task: asyncio.Task[None]) -> None:
+    def _on_done(self, number: int, exchange: _Exchange, task: asyncio.Task[None]) -> None:
         """A mistake of ours must not leave its exchange open."""
         self._report(task)
-        if self._open.pop(number, None) is not None:
+        if self._close(number, exchange):
             self._receiver.on_broken(number, f"{self.server.shown}: the exchange could not be carried out")
 
     def _report(self, task: asyncio.Task[None]) -> None:
@@ -252,7 +259,7 @@ def _session_class() -> type[Session]:
 
 
 def base_url(endpoint: str) -> str:
-    """What paths are appended to: the endpoint without slashes at its end, and without the `/v1` of a client's base URL."""
+    """What paths are appended to: the endpoint without slashes at its end and a client's `/v1`."""
     base = endpoint.rstrip("/")
     return base if base.startswith("unix://") else base.removesuffix("/v1").rstrip("/")
 

@@ -1,6 +1,7 @@
-"""Everything of the HTTP link that is aiohttp: connections to one foreign server, one request on them, what went wrong.
+"""All of the HTTP link that is aiohttp: connections to one foreign server, a request on them, what went wrong.
 
-Imported when the first attached replica appears, and not by the event loop's thread: aiohttp costs 9 MiB and 0.4 s.
+Imported when the first attached replica appears, and not by the event loop's thread: aiohttp costs 9 MiB and
+0.4 s.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MOST_IDLE = 64
 IDLE_S = 90.0
 """How long they are kept."""
 LARGE_BYTES = 64 * 1024
-"""A larger body is sent in pieces, so that what a stopped server does not read is not copied into a buffer."""
+"""A larger body is sent in pieces, so that what a stopped server does not read is not copied to a buffer."""
 
 HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 """Uncompressed is asked for, so that bytes pass through; what comes compressed all the same is unpacked."""
@@ -41,7 +42,7 @@ _CUT = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
 
 class Way:
-    """The connection that an exchange is on, as far as it came: for giving it up at once, and for knowing a stale one."""
+    """The connection that an exchange is on: to give it up at once, and to know a stale one."""
 
     __slots__ = ("answered", "connection", "reused")
 
@@ -51,13 +52,17 @@ class Way:
         self.answered = False
 
     def abort(self) -> None:
-        """Close the connection now, whatever is still to be sent on it. That is how a server learns that it may stop."""
+        """Close the connection now, whatever is still to be sent on it: how a server learns that it may stop.
+
+        Nothing happens where the exchange is through with its connection, which may be another's by now.
+        """
         transport = self.connection.transport if self.connection is not None else None
-        if transport is not None:  # it is, too, once the connection went back to the others
+        if transport is not None:
             transport.abort()
 
 
-_way: contextvars.ContextVar[tuple[Way, weakref.WeakSet[object]] | None] = contextvars.ContextVar("way", default=None)
+_Used = weakref.WeakSet[object]
+_way: contextvars.ContextVar[tuple[Way, _Used] | None] = contextvars.ContextVar("way", default=None)
 """The way of the exchange whose task this is, and the connections that carried one before."""
 
 
@@ -78,7 +83,7 @@ class Session:
 
     def __init__(self, base: str) -> None:
         self._busy = 0
-        self._used: weakref.WeakSet[object] = weakref.WeakSet()
+        self._used: _Used = weakref.WeakSet()
         self._urls: dict[str, URL] = {}
         connector: aiohttp.BaseConnector
         if base.startswith("unix://"):
@@ -116,9 +121,9 @@ class Session:
     async def post(
         self, way: Way, path: str, body: bytes, on_piece: Callable[[bytes], None] | None
     ) -> tuple[int, bytes] | None:
-        """Status and JSON of the whole answer; None where it was streamed, each piece given to `on_piece`. Raises Broken.
+        """Status and JSON of the whole answer; None where it was streamed, each piece given to `on_piece`.
 
-        Only a stream of server-sent events is streamed, and only where `on_piece` is there.
+        Only server-sent events are streamed, and only where there is an `on_piece`. Raises Broken.
         """
         self._busy += 1
         _way.set((way, self._used))
@@ -126,8 +131,8 @@ class Session:
             try:
                 return await self._post(way, path, body, on_piece)
             except _CUT as error:
-                # A server may close an idle connection just while a request is on its way to it. That says nothing of
-                # the server, so the request is sent once more on another connection.
+                # A server may close an idle connection just while a request is on its way to it. That says
+                # nothing of the server, so the request is sent once more, on another connection.
                 if way.answered or not way.reused or isinstance(error, aiohttp.ClientConnectorError):
                     raise
                 return await self._post(way, path, body, on_piece)
@@ -144,7 +149,7 @@ class Session:
         url = self._url(path)
         async with self._session.post(url, data=data, headers=headers, allow_redirects=False) as response:
             way.answered = True
-            if on_piece is not None and response.status == 200 and response.content_type == "text/event-stream":
+            if on_piece is not None and _is_stream(response):
                 await self._pour(response, on_piece)
                 return None
             return self._judged(response, await self._whole(response))
@@ -175,7 +180,7 @@ class Session:
             raise Broken(f"answered {said(status)}, which is followed nowhere")
         kind = response.content_type
         if not body or not (kind == "application/json" or kind.endswith("+json") or is_json(body)):
-            found = ascii(kind)[1:60] if body else "nothing"
+            found = ascii(kind[:60])[1:-1] if body else "nothing"
             raise Broken(f"answered {said(status)} with {found} where JSON was expected")
         return status, body
 
@@ -186,9 +191,14 @@ class Session:
         return url
 
 
+def _is_stream(response: aiohttp.ClientResponse) -> bool:
+    return response.status == 200 and response.content_type == "text/event-stream"
+
+
 def _has_end(response: aiohttp.ClientResponse) -> bool:
     """Whether HTTP itself says where the answer ends, so that a cut one is an error and needs no guess."""
-    return response.content_length is not None or "chunked" in response.headers.get("Transfer-Encoding", "").lower()
+    coding = response.headers.get("Transfer-Encoding", "").lower()
+    return response.content_length is not None or "chunked" in coding
 
 
 def _words(error: BaseException, answered: bool) -> str:
@@ -207,7 +217,8 @@ def _words(error: BaseException, answered: bool) -> str:
         case aiohttp.ClientPayloadError():
             return "broke off in the middle of its answer"
         case aiohttp.ServerDisconnectedError():
-            return "closed the connection " + ("in the middle of its answer" if answered else "without an answer")
+            when = "in the middle of its answer" if answered else "without an answer"
+            return f"closed the connection {when}"
         case aiohttp.ClientResponseError() | HttpProcessingError():
             return "its answer is not valid HTTP"
         case OSError():

@@ -1,13 +1,14 @@
-"""What is done to the bodies of a foreign server: the model's name on the way in and out, errors into our shape (spec 11).
+"""What is done to a foreign server's bodies: the model's name on the way in and out, errors in our shape (spec 11).
 
-A foreign server may know the model under another name than our callers. Only the `model` at the top of a body is read
-and replaced; every other value is copied byte for byte without being looked into, so numbers, escapes and the order of
-keys stay as they were. At the top itself blanks are dropped, and of a key that stands twice the last one counts, which is
-how every reader takes it.
+A foreign server may know the model under another name than our callers. Only the `model` at the top of a body is
+read and replaced; every other value is copied byte for byte without being looked into, so numbers, escapes and
+the order of keys stay as they were. At the top itself blanks are dropped, and of a key that stands twice the last
+one counts, which is how every reader takes it.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from http import HTTPStatus
 
@@ -26,7 +27,7 @@ _encode = msgspec.json.Encoder().encode
 
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _BOUNDARIES = (b"\n\n", b"\n\r\n")
-_EVENT = re.compile(rb".*?(?:\n\r?\n|\Z)", re.DOTALL)
+_BOUNDARY = re.compile(rb"\n\r?\n")
 _MARKUP = re.compile(r"<[^<>]*>")
 _BLANKS = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")
 
@@ -38,14 +39,14 @@ class Broken(StokerError):
     """
 
 
-# ------------------------------------------------------------------------------------------------- names of models
+# -------------------------------------------------------------------------------------------- names of models
 
 
 def to_server(body: bytes, served: str) -> tuple[bytes, str | None]:
-    """A request for a server that knows the model as `served`, and the name that its caller used (None: none).
+    """A request for a server that knows the model as `served`, and the name that its caller used, if any.
 
-    Equal names: the very bytes. A body that is no JSON object, or whose `model` is no text, goes as it is: the server
-    says what is wrong with it.
+    Equal names: the very bytes. A body that is no JSON object, or whose `model` is no text, goes as it is: the
+    server says what is wrong with it.
     """
     try:
         fields = _fields.decode(body)
@@ -59,9 +60,9 @@ def to_server(body: bytes, served: str) -> tuple[bytes, str | None]:
 
 
 def to_caller(body: bytes, served: str, caller: str) -> bytes:
-    """An answer with the caller's name for the model where it had the served one. Raises Broken where it is no JSON.
+    """An answer with the caller's name for the model where it had the served one.
 
-    Equal names: the very bytes, unread.
+    Equal names: the very bytes, unread. Raises Broken where it is no JSON.
     """
     if served == caller:
         return body
@@ -72,10 +73,10 @@ def to_caller(body: bytes, served: str, caller: str) -> bytes:
 
 
 class EventRenamer:
-    """`to_caller` for a stream of server-sent events that may be cut anywhere: an event leaves as soon as it is whole.
+    """`to_caller` for server-sent events that may be cut anywhere: an event leaves as soon as it is whole.
 
-    An event whose data is no JSON (`[DONE]`, comments) passes as it is. Memory: one event. Equal names: the very bytes,
-    unread and at once.
+    An event whose data is no JSON (`[DONE]`, comments) passes as it is. Memory: one event. Equal names: the very
+    bytes, unread and at once.
     """
 
     def __init__(self, served: str, caller: str) -> None:
@@ -98,7 +99,8 @@ class EventRenamer:
             return b""
         whole = bytes(held[:end])
         del held[:end]
-        return b"".join(map(self._event, _EVENT.findall(whole)))
+        ends = [0, *(boundary.end() for boundary in _BOUNDARY.finditer(whole)), end]
+        return b"".join([self._event(whole[a:b]) for a, b in itertools.pairwise(ends)])
 
     def flush(self) -> bytes:
         """What is left when the stream ends."""
@@ -108,7 +110,7 @@ class EventRenamer:
 
     def _event(self, event: bytes) -> bytes:
         lines = event.splitlines(keepends=True)
-        data = b"\n".join(_data_of(line) for line in lines if _is_data(line))
+        data = b"\n".join([_data_of(line) for line in lines if _is_data(line)])
         try:
             renamed = _renamed(data, self._served, self._caller)
         except _MALFORMED:
@@ -149,7 +151,7 @@ def _with_data(lines: list[bytes], data: bytes) -> list[bytes]:
     return [*lines[:first], *new, *(line for line in lines[first:] if not _is_data(line))]
 
 
-# ---------------------------------------------------------------------------------------------------------- errors
+# ----------------------------------------------------------------------------------------------------- errors
 
 
 def is_json(body: bytes) -> bool:
@@ -162,11 +164,11 @@ def is_json(body: bytes) -> bool:
 
 
 def error_body(status: int, body: bytes) -> bytes:
-    """The JSON of an error answer: the server's own where it is JSON, else our shape with the words of its page."""
+    """The JSON of an error answer: the server's own where it is JSON, else our shape with its page's words."""
     if is_json(body):
         return body
     words = _excerpt(body)
-    message = f"the attached server answered {said(status)}" + (f": {words}" if words else " and said no more")
+    message = f"the attached server answered {said(status)}" + (f": {words}" if words else "")
     kind, code = _kind(status)
     return _encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
 

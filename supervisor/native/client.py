@@ -65,7 +65,7 @@ class Client:
         self.path = RuntimeDir(str(target)).clients if named else Path(target)
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._connection: Connection | None = None
-        self._connecting = asyncio.Lock()
+        self._opening: asyncio.Task[Connection] | None = None
 
     async def __aenter__(self) -> Self:
         self._context = zmq.Context()
@@ -83,9 +83,12 @@ class Client:
 
     async def close(self) -> None:
         """Cancel what is open, say goodbye, give the socket back."""
+        context, self._context = self._context, None
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait([self._opening])
         if self._connection is not None:
             self._connection.close()
-        context, self._context = self._context, None
         if context is not None:
             await asyncio.to_thread(context.term)  # waits for the last words to leave
 
@@ -223,12 +226,19 @@ class Client:
         return connection, connection.ask(waiting, route, stream, body, model, timeout_ms)
 
     async def _connected(self) -> Connection:
-        async with self._connecting:
-            if self._context is None:
-                raise StokerError("this client is not open: use it inside 'async with Client() as client'")
-            if self._connection is None or not self._connection.is_open:
-                self._connection = await Connection.open(self._context, self.path)
+        """The connection, made anew where there is none: once for all who ask meanwhile."""
+        if self._context is None:
+            raise StokerError("this client is not open: use it inside 'async with Client() as client'")
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open(self._context))
+        return await asyncio.shield(self._opening)
+
+    async def _open(self, context: zmq.Context[zmq.Socket[bytes]]) -> Connection:
+        try:
+            self._connection = await Connection.open(context, self.path)
             return self._connection
+        finally:
+            self._opening = None
 
 
 class _Unary:

@@ -8,11 +8,12 @@ the allowed keys on the socket before it binds, and nothing but that is to be wr
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Protocol
 
 import zmq
+
+from supervisor.links.binding import bind_private
 
 
 class Door(Protocol):
@@ -29,5 +30,4 @@ class IpcDoor:
     path: Path
 
     def open(self, socket: zmq.Socket[bytes]) -> None:
-        socket.bind(f"ipc://{self.path}")
-        os.chmod(self.path, 0o600)
+        bind_private(socket, str(self.path))

@@ -51,7 +51,7 @@ from supervisor.native.messages import (
     weight,
 )
 
-MOST_A_TURN = 256
+MOST_A_TURN = 64
 """Messages read in one turn of the loop, so that HTTP and the engines get their turn under a flood."""
 MOST_UNREAD_BYTES = 64 * 1024 * 1024
 """How far a client may be behind with reading; the largest answer fits."""
@@ -78,9 +78,10 @@ class _Client:
     open: dict[int, Exchange] = dataclasses.field(default_factory=dict)
     sent: int = 0
     read: int = 0
-    refused: int = 0
-    """Weight of the errors sent since it last said that it reads."""
+    provoked: int = 0
+    """Weight of what it was sent without an exchange (greetings, errors) since it last said that it reads."""
     gone: bool = False
+    """It is over. Remembered for a while, since what it sent before may still be on its way in."""
 
     @property
     def unread(self) -> int:
@@ -158,21 +159,22 @@ class NativeServer:
                 self._greet(frames[0], message)
             elif client is None:
                 raise ProtocolError(f"{type(message).__name__} before Hello")
-            else:
+            elif not client.gone:
                 self._obey(client, message, body)
         except ProtocolError as error:
             self._on_bad_frame(str(error))
 
     def _greet(self, identity: bytes, hello: Hello) -> None:
         """A client begins. One that was known under the same identity is over."""
-        if (before := self._clients.get(identity)) is not None:
+        before = self._clients.get(identity)
+        client = self._clients[identity] = _Client(identity)
+        if before is not None:
             self._forget(before)
-        client = _Client(identity)
-        if hello.protocol == NATIVE_PROTOCOL:
-            self._clients[identity] = client
-            self._watch()
-        self._send(client, Welcome(NATIVE_PROTOCOL, secrets.token_hex(4)))
+            client.provoked = before.provoked
+        self._watch()
+        self._send_provoked(client, Welcome(NATIVE_PROTOCOL, secrets.token_hex(4)))
         if hello.protocol != NATIVE_PROTOCOL:
+            client.gone = True
             raise ProtocolError(f"native protocol {hello.protocol}, expected {NATIVE_PROTOCOL}")
 
     def _obey(self, client: _Client, message: FromClient, body: bytes) -> None:
@@ -193,7 +195,7 @@ class NativeServer:
             raise ProtocolError(f"{read} bytes read, of {client.sent} sent and {client.read} read before")
         if read > client.read:
             client.read = read
-            client.refused = 0
+            client.provoked = 0
 
     def _submit(self, client: _Client, request: Request, body: bytes) -> None:
         number = request.number
@@ -204,12 +206,8 @@ class NativeServer:
         if client.unread > MOST_UNREAD_BYTES:
             self._fail(client, number, errors.OF_FAILURE[Failure.OVERLOADED], f"{_behind(client)}: read them first")
         elif len(body) > MAX_BODY_BYTES:
-            self._fail(
-                client,
-                number,
-                errors.TOO_LARGE,
-                f"a body of {len(body)} bytes; {MAX_BODY_BYTES} are the most",
-            )
+            message = f"a body of {len(body)} bytes; {MAX_BODY_BYTES} are the most"
+            self._fail(client, number, errors.TOO_LARGE, message)
         elif self._directory.stopping:
             self._fail(client, number, errors.OF_FAILURE[Failure.STOPPING], "the supervisor is stopping")
         elif (lane := self._directory.find(request.model)) is None:
@@ -258,22 +256,17 @@ class NativeServer:
 
     def _fail(self, client: _Client, number: int, kind: Kind, message: str, param: str | None = None) -> None:
         retry_after = dict(kind.headers).get(b"retry-after")
-        before = client.sent
-        self._send(
-            client,
-            Failed(
-                number,
-                kind.status,
-                kind.code,
-                message,
-                param,
-                None if retry_after is None else int(retry_after),
-            ),
-        )
-        client.refused += client.sent - before
-        if client.refused > MOST_UNREAD_BYTES and not client.gone:
-            self._on_bad_frame("a client that asks on and reads no answer")
+        retry_after_s = None if retry_after is None else int(retry_after)
+        self._send_provoked(client, Failed(number, kind.status, kind.code, message, param, retry_after_s))
+
+    def _send_provoked(self, client: _Client, message: Welcome | Failed) -> None:
+        """Send what costs the client nothing to ask for. One that asks on without reading is over."""
+        if client.provoked > MOST_UNREAD_BYTES and not client.gone:
+            self._on_bad_frame("a client that asks on and reads nothing")
             self._lose(client)
+        before = client.sent
+        self._send(client, message)
+        client.provoked += client.sent - before
 
     def _send(self, client: _Client, message: ToClient, body: bytes | None = None) -> None:
         """Without waiting. Where nobody is there any more, the client is over."""
@@ -299,8 +292,6 @@ class NativeServer:
     def _forget(self, client: _Client) -> None:
         """The client is over: what it has open is cancelled, what still comes from it is dropped."""
         client.gone = True
-        if self._clients.get(client.identity) is client:
-            del self._clients[client.identity]
         opened, client.open = client.open, {}
         for exchange in opened.values():
             self._exchanges.cancel(exchange)
@@ -315,7 +306,9 @@ class NativeServer:
         self._turn += 1
         everybody = self._turn % IDLE_TURNS == 0
         for client in list(self._clients.values()):
-            if client.open or everybody:
+            if client.gone and everybody:
+                del self._clients[client.identity]
+            elif client.open or everybody:
                 self._send(client, Alive())
         if self._clients:
             self._watch()

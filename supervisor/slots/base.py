@@ -48,9 +48,14 @@ class Intent(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Make:
-    """What a slot is made from; `identity` is equal for slots that are interchangeable (spec 8)."""
+    """What a slot is made from.
+
+    identity: equal for slots that are interchangeable (spec 8). generation: equal for slots that must agree in their
+    cards, whatever they run on.
+    """
 
     identity: str
+    generation: str
     drain_timeout_s: float
 
 
@@ -125,6 +130,7 @@ class Slot(ABC):
         self.number = number
         self.born = born
         self.identity = make.identity
+        self.generation = make.generation
         self.drain_timeout_s = make.drain_timeout_s
         self.state = State.STOPPED
         self.reason = ""
@@ -151,6 +157,10 @@ class Slot(ABC):
     def is_cordoned(self) -> bool:
         """Whether it was taken out by hand and stays out."""
         return self.intent is Intent.REST
+
+    def remake(self, make: Make) -> None:
+        """Take over what may change without a restart: everything that is not in the identity."""
+        self.drain_timeout_s = make.drain_timeout_s
 
     # ------------------------------------------------------------------------------------- what differs
 

@@ -32,13 +32,15 @@ def make(deployment: Deployment, place: Placement, machine: Machine) -> Make:
     """What a replica at that place is made from. Raises StokerError where it cannot be."""
     if place.endpoint is not None:
         identity = identity_of({"deployment": deployment.name, "endpoint": place.endpoint, "model": place.model})
-        return AttachedMake(identity, deployment.drain_timeout_s, place.endpoint, place.model)
+        return AttachedMake(identity, "attached", deployment.drain_timeout_s, place.endpoint, place.model)
     spec = _launch_spec(deployment, place, machine)
     visibility = {} if spec.simulated else host_devices.visibility_env(spec.device, machine.environ)
     comparable = msgspec.structs.replace(spec, endpoint="", supervisor_pid=0)
     identity = identity_of({"deployment": deployment.name, "spec": msgspec.to_builtins(comparable)})
+    anywhere = msgspec.structs.replace(comparable, device="", simulated=False, threads=0)
+    generation = identity_of({"spec": msgspec.to_builtins(anywhere)})
     env = engine_environment(spec.threads, visibility, None)
-    return ManagedMake(identity, deployment.drain_timeout_s, spec, env, deployment.restart_hung_ms / 1000)
+    return ManagedMake(identity, generation, deployment.drain_timeout_s, spec, env, deployment.restart_hung_ms / 1000)
 
 
 def check_environment(environ: Mapping[str, str]) -> None:

@@ -31,7 +31,7 @@ from supervisor.host.launcher import Promise
 from supervisor.host.logs import ReplicaLog
 from supervisor.host.processes import STOP_S, Child, Exit
 from supervisor.links.zeromq import EngineCarrier
-from supervisor.slots.base import Facts, Home, Intent, ManagedMake, Slot
+from supervisor.slots.base import Facts, Home, Intent, Make, ManagedMake, Slot
 
 SILENT_S = 5.0
 """Without a heartbeat for this long a replica is `unresponsive` and out of rotation (spec 5)."""
@@ -75,6 +75,11 @@ class ManagedSlot(Slot):
             cpu_share=self._cpu_share,
             heartbeat=self._heartbeat,
         )
+
+    def remake(self, make: Make) -> None:
+        super().remake(make)
+        assert isinstance(make, ManagedMake)
+        self._make = make
 
     # ------------------------------------------------------------------------------------- told by the fleet
 

@@ -11,6 +11,7 @@ from textual import events
 from textual.keys import key_to_character
 from textual.pilot import Pilot
 from textual.screen import Screen
+from textual.widget import Widget
 
 from supervisor.control.messages import AnyCommand, Inventory
 from tests.dashboard.fleet import FakeSource
@@ -70,6 +71,10 @@ class Bench:
     def shows(self, kind: type[Screen[Any]]) -> bool:
         """Whether the topmost screen is of that kind."""
         return isinstance(self.app.screen, kind)
+
+    def has_focus(self, widget: Widget) -> bool:
+        """Whether keys go to that widget."""
+        return self.app.focused is widget
 
     @property
     def sent(self) -> list[AnyCommand]:

@@ -175,7 +175,8 @@ def fleet_of_twelve() -> Inventory:
     """Three deployments, twelve replicas: one ejected, one draining, one failed, one loading, one restarting."""
     primary = [
         replica("primary/0"),
-        replica("primary/1", in_flight=5, outstanding_bytes=31_020, requests_per_s=39.8, p99_ms=51.2, cpu_percent=171.0),
+        replica("primary/1", in_flight=5, outstanding_bytes=31_020, requests_per_s=39.8, p99_ms=51.2,
+                cpu_percent=171.0),
         replica(
             "primary/2", state="draining", reason="scaled from 5 to 4", in_flight=3, in_state_s=12.0, drain_left_s=18.0,
             requests_per_s=11.2,
@@ -195,7 +196,8 @@ def fleet_of_twelve() -> Inventory:
         replica("reranker/2", device="cuda:2", pid=None, state="failed", in_flight=0, outstanding_bytes=0, restarts=3,
                 reason="exited 3 times within 30 s of its start without becoming ready", incarnation=4, rss_bytes=0,
                 cpu_percent=0.0, requests_per_s=0.0, p50_ms=None, p99_ms=None, age_s=0.0, in_state_s=340.0, card=None,
-                last_exit="exit code 1", last_lines=["Traceback (most recent call last):", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.25 GiB"]),
+                last_exit="exit code 1", last_lines=["Traceback (most recent call last):",
+                            "torch.OutOfMemoryError: CUDA out of memory. Tried to get 2.25 GiB"]),
         replica("reranker/3", device="cuda:3", state="loading", in_flight=0, outstanding_bytes=0, rss_bytes=412 * MIB,
                 cpu_percent=100.0, requests_per_s=0.0, p50_ms=None, p99_ms=None, age_s=13.0, in_state_s=12.0, threads=1,
                 card=None, forward_age_s=0.0),

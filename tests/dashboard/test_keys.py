@@ -522,6 +522,15 @@ async def test_stop_all_shows_the_drain_and_ends_with_the_supervisor(bench: Benc
     assert bench.app.return_value is QuitChoice.STOP
 
 
+@piloted(owns_supervisor=True)
+async def test_a_supervisor_of_its_own_that_was_stopped_elsewhere_ends_the_dashboard(bench: Bench) -> None:
+    await bench.push(inventory([], state="stopping"))
+    assert "◐ stopping" in bench.picture()[0]
+    bench.source.lose()
+    await bench.pilot.pause()
+    assert bench.app.return_value is QuitChoice.STOP
+
+
 @piloted()
 async def test_control_c_asks_and_again_detaches(bench: Bench) -> None:
     await bench.press("ctrl+c")

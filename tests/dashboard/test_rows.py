@@ -65,18 +65,24 @@ def test_the_column_under_the_mouse() -> None:
     ("changes", "phrase"),
     [
         ({}, ""),
-        ({"state": "draining", "in_flight": 3, "in_state_s": 12.0, "drain_left_s": 18.0}, "draining, 3 left, 12 s of 30"),
+        ({"state": "draining", "in_flight": 3, "in_state_s": 12.0, "drain_left_s": 18.0},
+         "draining, 3 left, 12 s of 30"),
         ({"ejected_s": 24.0}, "ejected, back in 24 s"),
+        ({"ejected_s": 24.0, "state": "ejected", "reason": "back in 24 s"}, "ejected, back in 24 s"),
+        ({"state": "loading", "in_state_s": 2.0, "reason": "SIGKILL", "last_exit": "SIGKILL"},
+         "loading 2 s, last exit: SIGKILL"),
         ({"backoff_s": 1.6}, "back in 2 s after a failure"),
         ({"backoff_s": 1.6, "reason": "engine error 500"}, "back in 2 s: engine error 500"),
         ({"state": "restarting", "restart_in_s": 4.0, "reason": "SIGKILL"}, "restarting in 4 s: SIGKILL"),
         ({"state": "restarting", "last_exit": "exit code 3"}, "restarting: exit code 3"),
         ({"state": "loading", "in_state_s": 12.0}, "loading 12 s"),
         ({"state": "failed", "reason": "failed to load 3 times"}, "failed: failed to load 3 times"),
-        ({"state": "incompatible", "reason": "dtype float16, baseline float32"}, "incompatible: dtype float16, baseline float32"),
-        ({"state": "unresponsive", "reason": "no heartbeat for 5 s", "in_state_s": 7.0}, "no heartbeat for 5 s, 7 s ago"),
+        ({"state": "incompatible", "reason": "dtype float16, baseline float32"},
+         "incompatible: dtype float16, baseline float32"),
+        ({"state": "unresponsive", "reason": "no heartbeat for 5 s", "in_state_s": 7.0},
+         "unresponsive 7 s: no heartbeat for 5 s"),
         ({"state": "stopped", "cordoned": True}, "out by hand; restart brings it back"),
-        ({"forward_age_s": 14.0}, "one forward has run for 14 s"),
+        ({"forward_age_s": 14.0}, "a forward runs for 14 s"),
         ({"in_flight": 32}, "full: 32 in flight"),
     ],
 )  # fmt: skip
@@ -169,6 +175,14 @@ def test_a_lost_supervisor_is_said_with_since_when() -> None:
     model.lose("gone", 9.0)
     assert model.link is Link.LOST and model.lost_at == 5.0
     assert "disconnected, retrying 12 s" in plain(masthead(model, Around(lost_for_s=12.0), 120, False)[0])
+
+
+def test_warnings_of_the_supervisor_are_in_the_header() -> None:
+    model = Model()
+    warned = ["the CPU replicas (2) use 24 threads, the CPU budget is 16", "second"]
+    model.take_inventory(msgspec.structs.replace(many(2), warnings=warned))
+    last = plain(masthead(model, Around(), 80, False)[-1])
+    assert last.startswith(" ▲ the CPU replicas (2) use 24") and "and 1 more" in last and len(last) <= 80
 
 
 def test_a_stopping_supervisor_is_said() -> None:

@@ -1,4 +1,6 @@
-"""Pictures of every screen, frozen. After a change that is meant: `pytest tests/dashboard --snapshot-update`, and look."""
+"""Pictures of every screen, frozen. After a change that is meant: `pytest tests/dashboard --snapshot-update`, and
+look at them.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -86,7 +87,7 @@ class Scene:
         self.heard = Heard()
         self.stack = contextlib.AsyncExitStack()
 
-    async def serve(self, connection: Connection, unix: bool = False) -> str:
+    async def serve(self, connection: Connection, unix: bool = False, tls: ssl.SSLContext | None = None) -> str:
         """An endpoint at which each connection is handed to `connection`, and closed when that returns."""
         busy: set[asyncio.Task[None]] = set()
 
@@ -107,8 +108,8 @@ class Scene:
             server = await asyncio.start_unix_server(accept, path)
             endpoint = f"unix://{path}"
         else:
-            server = await asyncio.start_server(accept, "127.0.0.1", 0)
-            endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls)
+            endpoint = f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
         async def close() -> None:
             server.close()
@@ -219,15 +220,14 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Answering:
-    """A well-behaved server: health is fine, every POST gets `answer`, and all requests are kept.
+    """A well-behaved server: health is fine, every POST gets `answer`, and all POSTs are kept.
 
-    answer: raw bytes, or what makes them of the request. models: what `/v1/models` lists; None: no such page.
+    answer: raw bytes, or what makes them of the request; None: `ANSWER`. models: what `/v1/models` lists; None: no
+    such page.
     """
 
-    def __init__(
-        self, answer: bytes | Callable[[Asked], bytes] = whole(ANSWER), models: list[str] | None = None
-    ) -> None:
-        self.answer = answer
+    def __init__(self, answer: bytes | Callable[[Asked], bytes] | None = None, models: list[str] | None = None) -> None:
+        self.answer = whole(ANSWER) if answer is None else answer
         self.models = models
         self.asked: list[Asked] = []
         self.connections = 0

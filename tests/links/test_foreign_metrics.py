@@ -74,7 +74,9 @@ def test_nonsense_is_unreadable_and_never_an_error(nonsense: str, gauge: str) ->
     assert isinstance(found, Unreadable)
 
 
-@given(st.lists(st.integers(0, 10_000), min_size=1, max_size=6), st.lists(st.integers(0, 10_000), min_size=1, max_size=6))
+@given(
+    st.lists(st.integers(0, 10_000), min_size=1, max_size=6), st.lists(st.integers(0, 10_000), min_size=1, max_size=6)
+)
 def test_the_count_is_the_sum_over_label_sets(running: list[int], waiting: list[int]) -> None:
     lines = [f'vllm:num_requests_running{{engine="{n}"}} {count:.1f}' for n, count in enumerate(running)]
     lines += [f'vllm:num_requests_waiting{{engine="{n}"}} {count:.1f}' for n, count in enumerate(waiting)]

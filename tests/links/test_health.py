@@ -33,6 +33,7 @@ def look(fetch: Fetch, model: str | None = None) -> Health:
     return asyncio.run(HealthProbe(SHOWN, fetch, model, lambda _: None).look())
 
 
+OTHERS = f"{SHOWN} has no model 'c', it has 'a', 'b'"
 MODELS = b'{"object":"list","data":[{"id":"a","root":"/x"},{"id":"b"}]}'
 
 
@@ -47,8 +48,8 @@ MODELS = b'{"object":"list","data":[{"id":"a","root":"/x"},{"id":"b"}]}'
         ({"models": (200, MODELS)}, None, READY, "", ["a", "b"]),
         ({}, None, NOT_READY, f"{SHOWN} has no /health and answered /v1/models with 404 Not Found", None),
         ({"health": (200, b""), "models": (200, MODELS)}, "b", READY, "", ["a", "b"]),
-        ({"health": (200, b""), "models": (200, MODELS)}, "c", MISSING, f"{SHOWN} has no model 'c', it has 'a', 'b'", ["a", "b"]),
-        ({"models": (200, MODELS)}, "c", MISSING, f"{SHOWN} has no model 'c', it has 'a', 'b'", ["a", "b"]),
+        ({"health": (200, b""), "models": (200, MODELS)}, "c", MISSING, OTHERS, ["a", "b"]),
+        ({"models": (200, MODELS)}, "c", MISSING, OTHERS, ["a", "b"]),
         ({"models": (200, b'{"data":[]}')}, "c", MISSING, f"{SHOWN} has no model 'c', nor any other", []),
         ({"health": (200, b"")}, "c", READY, "", None),
         ({"health": (200, b""), "models": (401, b"")}, "c", READY, "", None),
@@ -226,9 +227,7 @@ async def test_a_server_without_its_model_is_missing_it(scene: Scene) -> None:
     server = Answering(models=["a", "b"])
     endpoint = await scene.serve(server)
     carrier = scene.attach(endpoint, "c")
-    assert await scene.heard.health() == Health(
-        MISSING, f"{endpoint} has no model 'c', it has 'a', 'b'", ["a", "b"]
-    )
+    assert await scene.heard.health() == Health(MISSING, f"{endpoint} has no model 'c', it has 'a', 'b'", ["a", "b"])
     server.models = ["c"]
     carrier.ask()
     assert await scene.heard.health() == Health(READY, "", ["c"])
@@ -272,5 +271,3 @@ async def test_a_probe_that_hangs_delays_no_exchange(scene: Scene) -> None:
     carrier.send(unary(), BODY)
     assert await scene.heard.next() == ("answer", 1, 200, ANSWER)
     assert scene.heard.healths.empty()
-
-

@@ -6,11 +6,15 @@ import asyncio
 import contextlib
 import gzip
 import json
+import random
+import shutil
 import socket
+import ssl
 import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import TypeAlias
 
 import psutil
 import pytest
@@ -40,7 +44,8 @@ from tests.links.foreign import (
     whole,
 )
 
-Reader, Writer = asyncio.StreamReader, asyncio.StreamWriter
+Reader: TypeAlias = asyncio.StreamReader
+Writer: TypeAlias = asyncio.StreamWriter
 
 
 def reset(writer: Writer) -> None:
@@ -144,9 +149,7 @@ async def test_pages_of_a_proxy_become_errors_in_our_shape(scene: Scene) -> None
         assert (kind, status) == ("answer", 502)
         error = json.loads(body)["error"]
         assert error["type"] == "server_error"
-        assert error["message"] == (
-            "the attached server answered 502 Bad Gateway: 502 Bad Gateway nginx/1.18.0"
-        )
+        assert error["message"] == ("the attached server answered 502 Bad Gateway: 502 Bad Gateway nginx/1.18.0")
 
 
 @pytest.mark.parametrize(
@@ -344,9 +347,7 @@ BREAKS: dict[str, Callable[[Writer], None]] = {
     "garbage": lambda writer: writer.write(b"\x16\x03\x01\x00\xa5\x01\x00 what is this\r\n\r\n"),
     "another protocol": lambda writer: writer.write(b"SSH-2.0-OpenSSH_9.6\r\n"),
     "a wrong length": lambda writer: writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: many\r\n\r\n{}"),
-    "two lengths": lambda writer: writer.write(
-        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}"
-    ),
+    "two lengths": lambda writer: writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}"),
     "a wrong chunk": lambda writer: writer.write(stream_head("application/json") + b"zz\r\n{}\r\n"),
     "a head without end": lambda writer: writer.write(b"HTTP/1.1 200 OK\r\nx: " + b"a" * 100_000),
     "end before its length": lambda writer: writer.write(
@@ -378,6 +379,51 @@ def test_an_answer_that_is_not_one_is_broken_once(how: str, request_of: Callable
     played(story)()
 
 
+MODELS_OF_ANSWERS = (
+    whole(ANSWER),
+    whole(ANSWER, "200 OK", "application/json", "content-encoding: gzip"),
+    whole(b"<html>bad</html>", "502 Bad Gateway", "text/html"),
+    stream_head() + chunk(b'data: {"model":"m"}\n\n') + chunk(DONE) + chunk(b""),
+    stream_head("application/json") + chunk(ANSWER) + chunk(b""),
+)
+SPLICES = (b"\r\n", b"\n", b": ", b"0", b"content-length: 5\r\n", b"HTTP/1.1 100 C\r\n\r\n")
+
+
+def damaged(answer: bytes, chance: random.Random) -> bytes:
+    """An answer with a few bytes changed, added or lost."""
+    for _ in range(chance.randrange(5)):
+        at = chance.randrange(len(answer))
+        new = chance.choice([*SPLICES, bytes([chance.randrange(256)]), b""])
+        answer = answer[:at] + new + answer[at + chance.randrange(3) :]
+    return answer
+
+
+@pytest.mark.parametrize("model", [None, "m"])
+def test_whatever_a_server_says_an_exchange_ends_once_and_is_told_in_text(model: str | None) -> None:
+    said = b""
+
+    async def answer(_: Reader, writer: Writer) -> None:
+        writer.write(said)
+
+    async def story(scene: Scene) -> None:
+        nonlocal said
+        chance = random.Random(7)
+        carrier = scene.attach(await scene.serve(once(answer)), model)
+        for number in range(200):
+            said = damaged(chance.choice(MODELS_OF_ANSWERS), chance)
+            carrier.send(chance.choice([unary, streaming])(number), BODY)
+            while (told := await scene.heard.next())[0] == "chunk":
+                assert told[1] == number
+            assert told[1] == number, said
+            if told[0] == "broken":
+                assert len(told[2].encode()) < 200
+            elif told[0] == "answer":
+                assert told[2] >= 200 and (told[2] < 400 or json.loads(told[3]))
+        assert scene.heard.silent
+
+    played(story)()
+
+
 @played
 async def test_a_broken_exchange_disturbs_no_other(scene: Scene) -> None:
     go = asyncio.Event()
@@ -402,6 +448,19 @@ async def test_a_broken_exchange_disturbs_no_other(scene: Scene) -> None:
     assert await scene.ask(carrier, b"good", 12) == ("answer", 12, 200, ANSWER)
     go.set()
     assert await scene.heard.next() == ("answer", 1, 200, ANSWER)
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl to make a certificate")
+@played
+async def test_a_certificate_nobody_vouches_for_is_broken(scene: Scene) -> None:
+    key, certificate = str(scene.folder / "key"), str(scene.folder / "certificate")
+    make = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {certificate} -subj /CN=localhost"
+    made = await asyncio.create_subprocess_exec(*make.split(), stderr=asyncio.subprocess.DEVNULL)
+    assert await made.wait() == 0
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    endpoint = await scene.serve(Answering(), tls=context)
+    assert await scene.ask(scene.attach(endpoint)) == ("broken", 1, f"{endpoint}: its certificate is not trusted")
 
 
 @played
@@ -494,7 +553,7 @@ async def test_no_more_than_64_connections_are_kept(scene: Scene) -> None:
 
 @played
 async def test_a_kept_connection_that_closes_under_a_request_is_not_the_servers_failure(scene: Scene) -> None:
-    """A server's idle limit may pass just while a request is on its way; the request goes again, on a new connection."""
+    """A server's idle limit may pass just while a request is on its way, which goes again, on a new connection."""
     posts = 0
 
     async def connection(reader: Reader, writer: Writer) -> None:
@@ -674,6 +733,31 @@ async def test_a_receiver_may_forget_its_carrier_in_what_it_is_told(scene: Scene
     carrier.send(unary(1), BODY)
     assert (await leaver.next())[0] == "answer"
     assert not carrier.send(unary(2), BODY)
+
+
+@played
+async def test_a_mistake_of_ours_ends_its_exchange_and_is_reported(scene: Scene) -> None:
+    class Mistaken(Heard):
+        def on_chunk(self, number: int, data: bytes) -> None:
+            raise RuntimeError("a mistake")
+
+    reported: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.put_nowait(context))
+    mistaken = Mistaken()
+    endpoint = await scene.serve(Answering(stream_head() + chunk(DONE) + chunk(b"")))
+    scene.link.carrier(endpoint, None, "primary", mistaken).send(streaming(), BODY)
+    assert await mistaken.next() == ("broken", 1, f"{endpoint}: the exchange could not be carried out")
+    assert str((await soon(reported.get()))["exception"]) == "a mistake"
+
+
+@played
+async def test_a_number_may_be_used_again_once_it_was_given_up(scene: Scene) -> None:
+    carrier = scene.attach(await scene.serve(Answering()))
+    for _ in range(20):
+        carrier.send(unary(1), BODY)
+        carrier.cancel(1)
+        assert await scene.ask(carrier) == ("answer", 1, 200, ANSWER)
+    assert scene.heard.silent
 
 
 # ------------------------------------------------------------------------------------------------------------ names

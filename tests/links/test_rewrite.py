@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import unicodedata
 from typing import Any
@@ -133,7 +134,7 @@ def fed(stream: bytes, cuts: list[int], served: str = "served", caller: str = "c
     """A stream that came in pieces, cut at these places."""
     renamer = EventRenamer(served, caller)
     at = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
-    pieces = [stream[a:b] for a, b in zip(at, at[1:], strict=False)]
+    pieces = [stream[a:b] for a, b in itertools.pairwise(at)]
     return b"".join(map(renamer.feed, pieces)) + renamer.flush()
 
 

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from engine.errors import StokerError
 from supervisor.control.client import ControlClient, NoAnswer, NotRunning
+from supervisor.control.events import Warned
+from supervisor.control.messages import Events, GetEvents, Inventory
 from supervisor.host.runtime import RuntimeDir
-from ui.cli.reach import inventory_of
+from ui.cli.reach import ask, inventory_of
 from ui.cli.say import progress
 
 LOOK_S = 0.02
@@ -55,14 +57,22 @@ def started(arguments: Sequence[str], log: Path) -> Iterator[Started]:
         raise
 
 
-def wait_until_it_answers(begun: Started, runtime: RuntimeDir) -> None:
-    """Return when the control socket answers. Raises CouldNotStart."""
+def wait_until_it_answers(begun: Started, runtime: RuntimeDir) -> Inventory:
+    """What its control socket answers first: it listens, its replicas are on their way. Raises CouldNotStart."""
     with progress() as line:
         line.show(f"starting the supervisor {runtime.name!r}")
-        while not _answers(runtime, begun.process.pid):
+        while (inventory := _answer(runtime, begun.process.pid)) is None:
             if (code := _exit_code(begun.process)) is not None:
                 words = _last_words(begun)
                 raise CouldNotStart(f"the supervisor ended with {code}; the end of {begun.log}:\n{words}")
+    return inventory
+
+
+def warnings_so_far(runtime: RuntimeDir) -> list[str]:
+    """What it warned of since it started; nobody sees them in a log that nobody reads. Raises NotRunning, NoAnswer."""
+    with ControlClient(str(runtime.control)) as client:
+        events = ask(client, GetEvents(), Events).events
+    return [event.message for event in events if isinstance(event, Warned)]
 
 
 def _start(arguments: Sequence[str], log: Path) -> Started:
@@ -87,12 +97,14 @@ def _start(arguments: Sequence[str], log: Path) -> Started:
     return Started(process, log, began_at)
 
 
-def _answers(runtime: RuntimeDir, pid: int) -> bool:
+def _answer(runtime: RuntimeDir, pid: int) -> Inventory | None:
+    """The inventory, where that process is the one that answers."""
     try:
         with ControlClient(str(runtime.control)) as client:
-            return inventory_of(client, ANSWER_S).supervisor.pid == pid
+            inventory = inventory_of(client, ANSWER_S)
     except (NotRunning, NoAnswer):
-        return False
+        return None
+    return inventory if inventory.supervisor.pid == pid else None
 
 
 def _exit_code(process: subprocess.Popen[bytes]) -> int | None:

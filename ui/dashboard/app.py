@@ -117,6 +117,9 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
     def now(self) -> float:
         return self._clock()
 
+    def lost_for_s(self) -> float:
+        return self.now() - self._model.lost_at if self._model.lost_at is not None else 0.0
+
     def read_log(self, of: RowKey | None) -> None:
         self._source.follow_log(of)
 
@@ -143,12 +146,15 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
 
     @on(EventsHappened)
     def _events_happened(self, message: EventsHappened) -> None:
+        events, missed = message.mailbox.take()
         if message.afresh:
             self._model.forget_events()
-        self._model.take_events(*message.mailbox.take())
+        self._model.take_events(events)
         for screen in self._mounted_screens():
             if isinstance(screen, MainScreen | DetailsScreen):
-                screen.show_events(message)
+                if message.afresh:
+                    screen.forget_events()
+                screen.add_events(events, missed)
 
     @on(LinesWritten)
     def _lines_written(self, message: LinesWritten) -> None:
@@ -159,7 +165,9 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
 
     @on(SupervisorLost)
     def _supervisor_lost(self, message: SupervisorLost) -> None:
-        if self._model.stopping:
+        newest = self._model.newest
+        own_stopped = self._owns_supervisor and newest is not None and newest.supervisor.state == "stopping"
+        if self._model.stopping or own_stopped:
             self.exit(QuitChoice.STOP)
             return
         if self._model.link is not Link.LOST:

@@ -39,6 +39,9 @@ class Desk(Protocol):
     def now(self) -> float:
         """Monotonic seconds."""
 
+    def lost_for_s(self) -> float:
+        """How long the supervisor has been lost, seconds; 0 while it is not."""
+
     def perform(self, action: str, target: Target) -> None:
         """Do what acts on the fleet: ask first where that is the rule, check, send, tell."""
 

@@ -138,7 +138,7 @@ ACTIONS: tuple[Action, ...] = (
            help="One page down."),
     Action("page_up", ("pageup", "ctrl+b"), "PgUp", "page up", _MOVE, _LISTS, in_palette=False,
            help="One page up."),
-    Action("next_pane", ("tab",), "tab", "other pane", _MOVE, _MAIN, in_palette=False,
+    Action("next_pane", ("tab",), "tab", "other pane", _MOVE, _SCREENS, in_palette=False,
            help="From the table to the log and back."),
     Action("follow", ("s", "f5"), "s", "follow", Group.LOGS, _LOGS, rank=3, in_palette=False,
            help="Stay at the newest line; on again after scrolling up."),

@@ -97,7 +97,6 @@ class Model:
         self.inventory: Inventory | None = None
         self.paused = False
         self.stopping = False
-        self.missed_events = 0
         self.history = History()
         self._events: collections.deque[AnyEvent] = collections.deque(maxlen=KEPT_EVENTS)
 
@@ -111,15 +110,13 @@ class Model:
         if not self.paused:
             self.inventory = inventory
 
-    def take_events(self, events: Iterable[AnyEvent], missed: int) -> None:
-        """New events came; `missed` ones before them did not."""
+    def take_events(self, events: Iterable[AnyEvent]) -> None:
+        """New events came."""
         self._events.extend(events)
-        self.missed_events += missed
 
     def forget_events(self) -> None:
         """Another supervisor answers there now: its story begins anew."""
         self._events.clear()
-        self.missed_events = 0
 
     def lose(self, why: str, now: float) -> None:
         """The supervisor is gone or does not answer."""

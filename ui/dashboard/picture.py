@@ -1,4 +1,4 @@
-"""Pictures of a running supervisor's dashboard, for the README and the docs: made from the program, never drawn by hand.
+"""Pictures of a running supervisor's dashboard, for the README and the docs: made from the program itself.
 
     python -m ui.dashboard.picture CONTROL_SOCKET OUT.svg --size 120x40 --press l
 

@@ -7,6 +7,7 @@ means them.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from supervisor.control.events import (
     AnyEvent,
@@ -15,6 +16,7 @@ from supervisor.control.events import (
     DrainEnded,
     EjectionWithheld,
     LogProblem,
+    ReloadFailed,
     ReplicaBackoff,
     ReplicaEjected,
     ReplicaExited,
@@ -22,6 +24,7 @@ from supervisor.control.events import (
     ReplicaReadmitted,
     ReplicaReady,
     ReplicaState,
+    RollStopped,
     SupervisorStarted,
     SupervisorStopping,
     Warned,
@@ -67,8 +70,6 @@ DEPLOYMENT_LOOKS: dict[str, Look] = {
 }
 _UNKNOWN = Look("·", Tone.TEXT, "a state that this dashboard does not know")
 
-COMING_UP = frozenset({"starting", "loading", "warming"})
-
 
 def shown_state(replica: ReplicaStatus) -> str:
     """The state with backoff and ejection laid over it."""
@@ -97,35 +98,70 @@ def deployment_look(state: str) -> Look:
 def goes_on(replica: ReplicaStatus) -> str:
     """What goes on with a replica: who waits for what, and for how long. Not yet made literal."""
     state = shown_state(replica)
-    since = words.duration(replica.in_state_s)
-    because = f": {replica.reason}" if replica.reason else ""
-    if state == "draining":
-        ceiling = replica.in_state_s + replica.drain_left_s
-        left = replica.in_flight
-        return f"draining, {left} left, {replica.in_state_s:.0f} s of {ceiling:.0f}{because}"
-    if state == "ejected":
-        return f"ejected, back in {words.duration(replica.ejected_s)}{because}"
-    if state == "backoff":
-        return f"back in {words.duration(replica.backoff_s)}{because or ' after a failure'}"
-    if state == "restarting":
-        why = replica.reason or replica.last_exit or ""
-        when = f" in {words.duration(replica.restart_in_s)}" if replica.restart_in_s > 0 else ""
-        return f"restarting{when}: {why}" if why else f"restarting{when}"
-    if state in COMING_UP or state == "stopping":
-        return f"{state} {since}{because}"
-    if state == "unresponsive":
-        return f"{replica.reason or 'no heartbeat'}, {since} ago"
-    if state == "failed":
-        return f"failed{because or (f': {replica.last_exit}' if replica.last_exit else '')}"
-    if state == "stopped":
-        return replica.reason or ("out by hand; restart brings it back" if replica.cordoned else "stopped")
-    if state == "incompatible":
-        return f"incompatible{because}"
-    if replica.forward_age_s >= LONG_FORWARD_S:
-        return f"one forward has run for {words.duration(replica.forward_age_s)}"
+    told = _TOLD.get(state)
+    if told is not None:
+        return told(replica)
     if replica.in_flight >= FULL_IN_FLIGHT:
         return f"full: {replica.in_flight} in flight"
+    if replica.forward_age_s >= LONG_FORWARD_S:
+        return f"a forward runs for {words.duration(replica.forward_age_s)}"
     return replica.reason
+
+
+def _because(text: str | None) -> str:
+    return f": {text}" if text else ""
+
+
+def _draining(replica: ReplicaStatus) -> str:
+    ceiling = replica.in_state_s + replica.drain_left_s
+    progress = f"{replica.in_flight} left, {replica.in_state_s:.0f} s of {ceiling:.0f}"
+    return f"draining, {progress}{_because(replica.reason)}"
+
+
+def _ejected(replica: ReplicaStatus) -> str:
+    """The supervisor's own reason may say no more than the countdown."""
+    because = "" if replica.reason.startswith("back in") else _because(replica.reason)
+    return f"ejected, back in {words.duration(replica.ejected_s)}{because}"
+
+
+def _backoff(replica: ReplicaStatus) -> str:
+    return f"back in {words.duration(replica.backoff_s)}{_because(replica.reason) or ' after a failure'}"
+
+
+def _coming_up(replica: ReplicaStatus) -> str:
+    since = f"{replica.state} {words.duration(replica.in_state_s)}"
+    if replica.reason and replica.reason == replica.last_exit:
+        return f"{since}, last exit: {replica.reason}"
+    return f"{since}{_because(replica.reason)}"
+
+
+def _restarting(replica: ReplicaStatus) -> str:
+    when = f" in {words.duration(replica.restart_in_s)}" if replica.restart_in_s > 0 else ""
+    return f"restarting{when}{_because(replica.reason or replica.last_exit)}"
+
+
+def _since(replica: ReplicaStatus) -> str:
+    return f"{replica.state} {words.duration(replica.in_state_s)}{_because(replica.reason)}"
+
+
+def _stopped(replica: ReplicaStatus) -> str:
+    return replica.reason or ("out by hand; restart brings it back" if replica.cordoned else "stopped")
+
+
+_TOLD: dict[str, Callable[[ReplicaStatus], str]] = {
+    "draining": _draining,
+    "ejected": _ejected,
+    "backoff": _backoff,
+    "restarting": _restarting,
+    "starting": _coming_up,
+    "loading": _coming_up,
+    "warming": _coming_up,
+    "stopping": _since,
+    "unresponsive": _since,
+    "stopped": _stopped,
+    "failed": lambda replica: f"failed{_because(replica.reason or replica.last_exit)}",
+    "incompatible": lambda replica: f"incompatible{_because(replica.reason)}",
+}
 
 
 def goes_on_tone(replica: ReplicaStatus) -> Tone:
@@ -158,6 +194,8 @@ _EVENT_TONES: dict[type, Tone] = {
     ReplicaReady: Tone.GOOD,
     ReplicaReadmitted: Tone.GOOD,
     SupervisorStarted: Tone.GOOD,
+    ReloadFailed: Tone.BAD,
+    RollStopped: Tone.WARN,
     ReplicaState: Tone.DIM,
     Commanded: Tone.KEY,
 }

@@ -130,7 +130,7 @@ def duration(seconds: float) -> str:
     if hours < 24:
         return f"{hours}h{minutes:02d}m"
     days, hours = divmod(hours, 24)
-    return f"{days}d{hours}h" if days < 1000 else f"{days}d"
+    return f"{days}d{hours}h" if days < 100 else f"{days}d"
 
 
 def percent(value: float) -> str:

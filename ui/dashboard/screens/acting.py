@@ -4,7 +4,7 @@ app.
 
 from __future__ import annotations
 
-from ui.dashboard import keymap
+from ui.dashboard import keymap, words
 from ui.dashboard.desk import Desk, FleetScreen
 from ui.dashboard.orders import Target
 from ui.dashboard.paint import Tone
@@ -78,7 +78,7 @@ class ActingScreen(FleetScreen, inherit_bindings=False):
             if name is not None:
                 await self._run(name, target)
 
-        self.app.push_screen(PaletteScreen(choices, f"what to do with {target}"), chosen)
+        self.app.push_screen(PaletteScreen(choices, f"what to do with {words.literal(str(target))}"), chosen)
 
     def tell(self, text: str, tone: Tone) -> None:
         """Say something at the bottom."""

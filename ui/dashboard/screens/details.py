@@ -11,18 +11,20 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
 
+from supervisor.control.events import AnyEvent
 from ui.dashboard import keymap
 from ui.dashboard.desk import Desk
 from ui.dashboard.keymap import Place
 from ui.dashboard.lines import event_line, log_line, skipped_line
 from ui.dashboard.orders import Target, is_there
-from ui.dashboard.paint import Tone
+from ui.dashboard.paint import Line, Tone, spread
 from ui.dashboard.rows import RowKey, key_of
 from ui.dashboard.screens.acting import ActingScreen
-from ui.dashboard.source import EventsHappened, LinesWritten
+from ui.dashboard.source import LinesWritten
 from ui.dashboard.widgets.bottom_line import BottomLine
 from ui.dashboard.widgets.facts import Facts, facts_about
 from ui.dashboard.widgets.line_view import LineView
+from ui.dashboard.widgets.masthead import link_chip
 
 SIDE_BY_SIDE_FROM = 100
 
@@ -40,14 +42,14 @@ class DetailsScreen(ActingScreen, inherit_bindings=False):
     def compose(self) -> ComposeResult:
         yield Facts(id="facts")
         with Horizontal(id="panes"):
-            yield LineView("events", id="history")
-            yield LineView("log", id="logs")
+            yield LineView("events", hang=12, wraps=True, id="history")
+            yield LineView("log", hang=10, id="logs")
         yield BottomLine(id="bottom")
 
     def on_mount(self) -> None:
         self.query_one("#logs", LineView).focus()
         self.desk.read_log(self._key)
-        self._show_history()
+        self.add_events(self.desk.model.events, 0)
         self.show_model()
         offered = keymap.footer((Place.DETAILS, Place.LOGS, Place.APP), self.desk.readonly)
         no_replica = {action.name for action in offered if action.needs is keymap.Needs.REPLICA}
@@ -63,18 +65,25 @@ class DetailsScreen(ActingScreen, inherit_bindings=False):
         if replica is not None:
             self._key = key_of(replica)
         facts = self.query_one(Facts)
-        facts.styles.height = facts.show(facts_about(self._key, self.desk.model.inventory, self.size.width))
+        facts.styles.height = facts.show(self._facts())
         facts.display = not self._full
         wide = self.size.width >= SIDE_BY_SIDE_FROM
         self.query_one("#history").display = self._key.is_replica and wide and not self._full
 
-    def show_events(self, message: EventsHappened) -> None:
-        self._show_history()
+    def _facts(self) -> list[Line]:
+        """The facts, under a first line that says at its right how the connection stands."""
+        model, width = self.desk.model, self.size.width
+        first, *rest = facts_about(self._key, model.inventory, width)
+        return [spread(first, (*link_chip(model, self.desk.lost_for_s()), (" ", Tone.TEXT)), width), *rest]
 
-    def _show_history(self) -> None:
-        history = self.query_one("#history", LineView)
-        history.empty()
-        history.append([event_line(event) for event in self.desk.model.events_of(self._key.replica)])
+    def forget_events(self) -> None:
+        """Another supervisor's story begins."""
+        self.query_one("#history", LineView).empty()
+
+    def add_events(self, events: list[AnyEvent], missed: int) -> None:
+        """New events, of which those of this replica are shown."""
+        own = [event_line(event) for event in events if getattr(event, "replica", None) == self._key.replica]
+        self.query_one("#history", LineView).append(own)
 
     def add_lines(self, message: LinesWritten) -> None:
         lines, skipped = message.mailbox.take()
@@ -108,6 +117,10 @@ class DetailsScreen(ActingScreen, inherit_bindings=False):
     def _full_asked(self) -> None:
         self._full = not self._full
         self.show_model()
+
+    def action_next_pane(self) -> None:
+        history, logs = self.query_one("#history", LineView), self.query_one("#logs", LineView)
+        (history if self.focused is logs and history.display else logs).focus()
 
     def action_back(self) -> None:
         logs = self.query_one("#logs", LineView)

@@ -12,18 +12,20 @@ from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.widgets import Input
 
+from supervisor.control.events import AnyEvent
 from ui.dashboard import keymap, words
 from ui.dashboard.columns import Layout, lay_out
 from ui.dashboard.desk import Desk
 from ui.dashboard.keymap import Needs, Place
 from ui.dashboard.lines import event_line, log_line, missed_line, skipped_line
+from ui.dashboard.model import Link
 from ui.dashboard.orders import Target
 from ui.dashboard.paint import Tone, rule
 from ui.dashboard.rows import Order, RowKey, build_rows
 from ui.dashboard.screens.acting import ActingScreen
 from ui.dashboard.screens.details import DetailsScreen
 from ui.dashboard.screens.scale import ScaleScreen
-from ui.dashboard.source import EventsHappened, LinesWritten
+from ui.dashboard.source import LinesWritten
 from ui.dashboard.widgets.bottom_line import BottomLine
 from ui.dashboard.widgets.facts import Facts, facts_about
 from ui.dashboard.widgets.fleet_table import FleetTable
@@ -55,7 +57,7 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         self._searched: LineView | None = None
         self._log_of: RowKey | None = None
         self._shows_events = True
-        self._full = False
+        self._full: LineView | None = None
         self._head = 3
 
     def compose(self) -> ComposeResult:
@@ -99,6 +101,7 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         self.table.show(
             build_rows(model.inventory, layout, model.history, self._needle, self._order), layout, self._order
         )
+        self.set_class(model.link is Link.LOST, "-stale")
         self._show_head()
         self._show_keys()
         self._share_height()
@@ -110,8 +113,7 @@ class MainScreen(ActingScreen, inherit_bindings=False):
 
     def _show_head(self) -> None:
         model = self.desk.model
-        lost_for = self.desk.now() - model.lost_at if model.lost_at is not None else 0.0
-        around = Around(self.desk.readonly, self._needle, len(self.table.marks), lost_for)
+        around = Around(self.desk.readonly, self._needle, len(self.table.marks), self.desk.lost_for_s())
         head = self.query_one(Masthead)
         self._head = head.show(model, around, self.size.width, self.size.height >= TALL_FROM)
         head.styles.height = self._head
@@ -131,11 +133,12 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         table = self.table
         panes.display = self._shows_events or self._log_of is not None
         side_by_side = self.size.width >= SIDE_BY_SIDE_FROM
-        self._logs.display = self._log_of is not None
-        self._events.display = self._shows_events and not self._full and (side_by_side or self._log_of is None)
-        self.query_one(Masthead).display = not self._full
-        table.display = not self._full
-        if self._full:
+        alone = self._full
+        self._logs.display = self._log_of is not None and alone in (None, self._logs)
+        events_fit = self._shows_events and (side_by_side or self._log_of is None)
+        self._events.display = events_fit if alone is None else alone is self._events
+        self.query_one(Masthead).display = table.display = alone is None
+        if alone is not None:
             panes.styles.height = "1fr"
             return
         room = max(self.size.height - self._head - 1, 0)
@@ -162,7 +165,7 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         inspector = self.query_one(Facts)
         big = self.size.width >= INSPECTOR_FROM_WIDTH and self.size.height >= INSPECTOR_FROM_HEIGHT
         key = self.table.cursor
-        inspector.display = big and self._log_of is None and key is not None
+        inspector.display = big and self._log_of is None and self._full is None and key is not None
         if inspector.display and key is not None:
             width = self.size.width // (2 if self._shows_events else 1)
             title = rule(words.literal(key.replica or key.deployment), width)
@@ -170,12 +173,14 @@ class MainScreen(ActingScreen, inherit_bindings=False):
 
     # ------------------------------------------------------------------------------------------------- news
 
-    def show_events(self, message: EventsHappened) -> None:
-        """New events, which the model has already."""
-        model = self.desk.model
+    def forget_events(self) -> None:
+        """Another supervisor's story begins."""
         self._events.empty()
-        lines = [event_line(event) for event in model.events]
-        self._events.append([missed_line(model.missed_events), *lines] if model.missed_events else lines)
+
+    def add_events(self, events: list[AnyEvent], missed: int) -> None:
+        """New events; `missed` ones before them are lost."""
+        lines = [event_line(event) for event in events]
+        self._events.append([missed_line(missed), *lines] if missed else lines)
 
     def add_lines(self, message: LinesWritten) -> None:
         """New log lines, if they are still of the log that is open."""
@@ -251,7 +256,7 @@ class MainScreen(ActingScreen, inherit_bindings=False):
 
     @on(FleetTable.Opened)
     def _opened(self, message: FleetTable.Opened) -> None:
-        self.app.push_screen(DetailsScreen(self.desk, message.key))
+        self.app.push_screen(DetailsScreen(self.desk, message.key), self._details_closed)
 
     def action_events(self) -> None:
         self._shows_events = not self._shows_events
@@ -267,8 +272,8 @@ class MainScreen(ActingScreen, inherit_bindings=False):
     def action_back(self) -> None:
         """One step back: full screen, log, filter, marks, in this order."""
         self.query_one(BottomLine).hush()
-        if self._full:
-            self._set_full(False)
+        if self._full is not None:
+            self._set_full(None)
         elif isinstance(self.focused, LineView) and self.focused.needle:
             self.focused.find("")
         elif self._log_of is not None:
@@ -277,7 +282,8 @@ class MainScreen(ActingScreen, inherit_bindings=False):
             self._set_needle("")
         elif self.table.marks:
             self.table.set_marks(())
-        self.table.focus() if not self._full else None
+        if self._full is None:
+            self.table.focus()
 
     # ------------------------------------------------------------------------------------------------- logs
 
@@ -303,26 +309,24 @@ class MainScreen(ActingScreen, inherit_bindings=False):
 
     def _close_log(self) -> None:
         self._log_of = None
-        self._full = False
+        self._full = None
         self.desk.read_log(None)
         self._share_height()
         self.table.focus()
 
-    def resume_log(self) -> None:
-        """Another screen read another log meanwhile."""
-        if self._log_of is not None:
-            self._logs.empty()
-            self.desk.read_log(self._log_of)
+    def _details_closed(self, _: object) -> None:
+        """They have read another log meanwhile."""
+        self._logs.empty()
+        self.desk.read_log(self._log_of)
 
     @on(LineView.FullAsked)
-    def _full_asked(self) -> None:
-        self._set_full(not self._full)
+    def _full_asked(self, message: LineView.FullAsked) -> None:
+        self._set_full(None if self._full is not None else message.view)
 
-    def _set_full(self, on: bool) -> None:
-        if isinstance(self.focused, LineView) and self.focused is self._events:
-            return
-        self._full = on
+    def _set_full(self, view: LineView | None) -> None:
+        self._full = view
         self._share_height()
+        self._inspect()
 
     # ----------------------------------------------------------------------------------------- filter, search
 

@@ -39,6 +39,10 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
     class FullAsked(Message):
         """Somebody wants this pane on the whole screen, or back in its place."""
 
+        def __init__(self, view: LineView) -> None:
+            super().__init__()
+            self.view = view
+
     class SearchAsked(Message):
         """Somebody wants to search in this pane."""
 
@@ -188,7 +192,7 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         self._rebreak()
 
     def action_full(self) -> None:
-        self.post_message(self.FullAsked())
+        self.post_message(self.FullAsked(self))
 
     def action_clear(self) -> None:
         self.empty()

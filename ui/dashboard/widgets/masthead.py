@@ -27,6 +27,7 @@ TERSE_BELOW = 32
 """A block narrower than this says `12/16` instead of `12 of 16`."""
 CARDS_FROM_WIDTH = 100
 FOUR_COLUMNS_FROM = 140
+RUNNING = "running"
 ACCELERATORS = ("cuda", "rocm", "mps", "xpu")
 
 
@@ -76,7 +77,16 @@ def masthead(model: Model, around: Around, width: int, tall: bool) -> list[Line]
     if tall and width >= CARDS_FROM_WIDTH and len(cards) > 1:
         each = [_card(card, block).line(block) for card in cards]
         lines += [_in_blocks(each[at : at + columns], block) for at in range(0, len(each), columns)]
-    return lines
+    return [*lines, *_warnings(inventory.warnings, width)]
+
+
+def _warnings(warnings: Sequence[str], width: int) -> list[Line]:
+    """The first one in a line, and how many there are besides."""
+    if not warnings:
+        return []
+    more = f" (and {len(warnings) - 1} more: stoker status)" if len(warnings) > 1 else ""
+    text = words.clip(words.literal(warnings[0]), max(width - len(more) - 4, 0))
+    return [((f" ▲ {text}{more}", Tone.WARN),)]
 
 
 def _in_blocks(blocks: Sequence[Line], width: int) -> Line:
@@ -113,7 +123,7 @@ def _chips(model: Model, around: Around, width: int) -> Line:
         chips.append(_ready(model.inventory))
     if model.paused:
         chips.append((("┃┃ paused", Tone.WARN),))
-    chips.append(_link(model, around))
+    chips.append(link_chip(model, around.lost_for_s))
     pieces: list[Piece] = []
     for chip in chips:
         pieces += [*chip, ("  ", Tone.TEXT)]
@@ -127,19 +137,15 @@ def _ready(inventory: Inventory) -> Line:
     return ((f"{ready} of {desired} ready", tone),)
 
 
-def _link(model: Model, around: Around) -> Line:
-    if model.link is Link.LIVE:
-        if model.inventory is not None and model.inventory.supervisor.state not in (
-            "running",
-            "ready",
-            "serving",
-        ):
-            return ((f"◐ {words.literal(model.inventory.supervisor.state)}", Tone.WARN),)
-        return (("● live", Tone.GOOD),)
+def link_chip(model: Model, lost_for_s: float) -> Line:
+    """How the connection stands, or that the fleet is stopping."""
     if model.link is Link.CONNECTING:
         return (("◌ connecting", Tone.BUSY),)
-    since = f" {words.duration(around.lost_for_s)}" if around.lost_for_s >= 1 else ""
-    return ((f"✗ {model.link.value}{since}", Tone.BAD),)
+    if model.link is Link.LOST:
+        since = f" {words.duration(lost_for_s)}" if lost_for_s >= 1 else ""
+        return ((f"✗ {model.link.value}{since}", Tone.BAD),)
+    state = model.inventory.supervisor.state if model.inventory is not None else RUNNING
+    return (("● live", Tone.GOOD),) if state == RUNNING else ((f"◐ {words.literal(state)}", Tone.WARN),)
 
 
 # ----------------------------------------------------------------------------------------------------- blocks
