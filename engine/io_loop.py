@@ -14,6 +14,7 @@ import time
 
 import zmq
 
+from engine import misdeeds
 from engine.device_thread import DeviceThread, Work
 from engine.errors import ProtocolError
 from engine.messages import (
@@ -97,7 +98,7 @@ class IoLoop:
             case Request():
                 self._open.add(message.exchange)
                 if self._faults.crash_on_request:
-                    _crash()
+                    misdeeds.crash()
                 deadline = time.monotonic() + message.budget_s
                 self._device.submit(Work(message.exchange, message.route, message.stream, frames[1], deadline))
             case Cancel():
@@ -108,8 +109,7 @@ class IoLoop:
             case SetFaults():
                 self._faults = message.faults
                 self._device.set_faults(message.faults)
-                if message.faults.crash:
-                    _crash()
+                misdeeds.act_on(message.faults)
 
     # ------------------------------------------------------------------------------------- engine to supervisor
 
@@ -192,12 +192,3 @@ def _resident_bytes() -> int:
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _crash() -> None:
-    """Die as a broken native library does. A core file would only cost disk."""
-    import resource
-
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    print("stub: crashing on request", file=sys.stderr, flush=True)
-    os.kill(os.getpid(), signal.SIGSEGV)

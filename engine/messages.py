@@ -106,6 +106,14 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Added to each forward and each token, in milliseconds."""
     crash: bool = False
     """The process ends now with SIGSEGV."""
+    leave: bool = False
+    """The process ends now with code 0, unasked."""
+    children: int = 0
+    """Starts that many children that ignore SIGTERM and keep its output open."""
+    say: str = ""
+    """Prints this text, as it is."""
+    say_times: int = 1
+    """How often it prints it, as fast as it can."""
     crash_on_request: bool = False
     """The process ends at the next request that reaches it."""
     refuse: bool = False

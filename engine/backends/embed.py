@@ -335,11 +335,11 @@ def short_decimals(vectors: Vectors) -> list[list[float]]:
     """Python floats that print short and are the same float32: 0.1 where widening gives 0.10000000149011612.
 
     Each number is rounded to 9, 8 and 7 significant digits, and the shortest that comes back to the same
-    float32 is taken; where none does, the number itself is. Cuts an answer's size by a third for 14 µs a row
-    of 384.
+    float32 is taken; where none does, the number itself is. Cuts an answer's size by a third for some 20 µs
+    a row of 384.
     """
     wide = vectors.astype(np.float64)
-    decade = np.ceil(np.frexp(wide)[1] * _LOG10_2).astype(np.int64)
+    decade = np.clip(np.ceil(np.frexp(wide)[1] * _LOG10_2), -45, 39).astype(np.int64)
     short = wide
     with np.errstate(invalid="ignore"):  # NaN and infinity go through as they are, and are refused by `shapes`
         for digits in (9, 8, 7):

@@ -52,6 +52,7 @@ class StubBackend(Backend):
     def adopt(self, spec: LaunchSpec) -> None:
         self._spec = spec
         wrong = 1 if self._faults.wrong_card else 0
+        self._dimensions = self._options.dim + wrong
         self.max_num_seqs = (spec.max_num_seqs or DEFAULT_SEQS) + wrong
         self.max_num_batched_tokens = (spec.max_num_batched_tokens or DEFAULT_TOKENS) + wrong
 
@@ -72,7 +73,7 @@ class StubBackend(Backend):
             device=self._spec.device,
             dtype="none",
             threads=self._spec.threads,
-            dimensions=self._options.dim + (1 if self._faults.wrong_card else 0),
+            dimensions=self._dimensions,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
         )
@@ -138,7 +139,7 @@ class StubBackend(Backend):
             self._noise += 1
             text += str(self._noise)
         digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=32).digest()
-        raw = [digest[index % 32] - 127.5 for index in range(self._options.dim)]
+        raw = [digest[index % 32] - 127.5 for index in range(self._dimensions)]
         norm = math.sqrt(sum(value * value for value in raw))
         return [value / norm for value in raw]
 

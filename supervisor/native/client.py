@@ -1,6 +1,6 @@
 """The native client: what HTTP offers, over one ZeroMQ socket, for programs on the same machine (spec 2, 11).
 
-    async with Client() as client:            # the supervisor called "stoker"; or a name, or a path
+    async with Client() as client:            # of `stoker serve`; or its name, or a path
         answer = await client.embeddings("hello", model="primary")
         async for event in client.stream_chat([{"role": "user", "content": "hello"}]):
             ...
@@ -33,6 +33,9 @@ from supervisor.native.streams import ByteStream, EventStream
 
 Fields = Mapping[str, Any]
 
+DEFAULT_NAME = "default"
+"""The supervisor that `stoker serve` starts where no name is given."""
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -60,7 +63,7 @@ class Client:
     the caller's limit in seconds; the deployment's own `timeout_ms` applies anyway.
     """
 
-    def __init__(self, target: str | os.PathLike[str] = "stoker") -> None:
+    def __init__(self, target: str | os.PathLike[str] = DEFAULT_NAME) -> None:
         named = isinstance(target, str) and os.sep not in target
         self.path = RuntimeDir(str(target)).clients if named else Path(target)
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import random
 import time
 
 import pytest
 
-from supervisor.control.messages import LogLine
-from tests.dashboard.bench import Bench, piloted
+from supervisor.control.messages import DrainReplica, Inventory, Kill, LogLine, Restart
+from tests.dashboard.bench import Bench, piloted, press
 from tests.dashboard.fleet import (
     EPOCH,
     FakeSource,
+    deployment,
     fleet_of_twelve,
+    inventory,
     log_lines,
     replica,
     story,
 )
+from ui.dashboard import keymap
 from ui.dashboard.rows import RowKey
 from ui.dashboard.screens.main import MainScreen
 from ui.dashboard.widgets.fleet_table import FleetTable
@@ -282,6 +286,37 @@ def test_no_color_leaves_glyphs_and_a_visible_cursor(monkeypatch: pytest.MonkeyP
                     if color is not None and color.triplet is not None:
                         assert max(color.triplet) - min(color.triplet) <= 1
         assert bench.picture_of("● ready") and bench.picture_of("✗ failed")
+
+    scenario()
+
+
+ANY_KEY = sorted({key for action in keymap.ACTIONS for key in action.keys} - {"ctrl+z", "ctrl+q", "ctrl+c", "q"})
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_sequence_of_keys_breaks_it_while_the_fleet_changes(seed: int) -> None:
+    chance = random.Random(seed)
+
+    def some_fleet() -> Inventory:
+        names = chance.sample(range(6), chance.randrange(6))
+        states = ["ready", "draining", "loading", "failed", "restarting"]
+        replicas = [replica(f"a/{at}", incarnation=chance.randrange(1, 4), state=chance.choice(states)) for at in names]
+        return inventory([deployment("a", replicas)] if chance.random() < 0.9 else [])
+
+    @piloted((80, 24))
+    async def scenario(bench: Bench) -> None:
+        for _ in range(80):
+            await press(bench.pilot, chance.choice([*ANY_KEY, "y", "n", "1", "enter", "escape"]))
+            if chance.random() < 0.3:
+                bench.source.push(some_fleet())
+            if chance.random() < 0.05:
+                bench.source.lose()
+            bench.clock.seconds += 0.3
+        await bench.settle()
+        for command in bench.sent:
+            if isinstance(command, DrainReplica | Kill | Restart):
+                whole = isinstance(command, Restart) and command.target == "a"
+                assert whole or command.incarnation in (1, 2, 3)
 
     scenario()
 

@@ -87,6 +87,12 @@ def test_short_decimals_are_short() -> None:
     assert len(json.dumps(short_decimals(vectors))) < 0.7 * len(json.dumps(vectors.tolist()))
 
 
+def test_short_decimals_let_nan_and_infinity_through_for_shapes_to_refuse() -> None:
+    (row,) = short_decimals(np.array([[math.nan, math.inf, -math.inf, 0.1]], np.float32))
+    assert math.isnan(row[0])
+    assert row[1:] == [math.inf, -math.inf, 0.1]
+
+
 def test_a_classify_answer_has_vllms_shape() -> None:
     asked = shapes.parse_classify(b'{"input":["a","b"]}')
     answer = json.loads(shapes.classify_answer(asked, [[0.9, 0.1], [0.2, 0.8]], ["no", "yes"], 6, "served"))

@@ -105,9 +105,11 @@ def bad_frames(running: Running) -> float:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One supervisor for the tests that change nothing in it."""
     running = Running(tmp_path_factory.mktemp("native"), stub_config())
-    running.wait_ready(2)
-    yield running
-    running.close()
+    try:
+        running.wait_ready(2)
+        yield running
+    finally:
+        running.close()
 
 
 # ------------------------------------------------------------------------------------------- the same answers

@@ -13,7 +13,7 @@ from pathlib import Path
 from engine.errors import StokerError
 from supervisor.control.client import ControlClient, NoAnswer, NotRunning
 from supervisor.control.events import Warned
-from supervisor.control.messages import Events, GetEvents, Inventory
+from supervisor.control.messages import Events, GetEvents, SupervisorStatus
 from supervisor.host.runtime import RuntimeDir
 from ui.cli.reach import ask, inventory_of
 from ui.cli.say import progress
@@ -57,19 +57,19 @@ def started(arguments: Sequence[str], log: Path) -> Iterator[Started]:
         raise
 
 
-def wait_until_it_answers(begun: Started, runtime: RuntimeDir) -> Inventory:
-    """What its control socket answers first: it listens, its replicas are on their way. Raises CouldNotStart."""
+def wait_until_it_answers(begun: Started, runtime: RuntimeDir) -> SupervisorStatus:
+    """What it first says of itself. It listens then; its replicas may be on their way yet. Raises CouldNotStart."""
     with progress() as line:
         line.show(f"starting the supervisor {runtime.name!r}")
-        while (inventory := _answer(runtime, begun.process.pid)) is None:
+        while (supervisor := _answer(runtime, begun.process.pid)) is None:
             if (code := _exit_code(begun.process)) is not None:
                 words = _last_words(begun)
                 raise CouldNotStart(f"the supervisor ended with {code}; the end of {begun.log}:\n{words}")
-    return inventory
+    return supervisor
 
 
 def warnings_so_far(runtime: RuntimeDir) -> list[str]:
-    """What it warned of since it started; nobody sees them in a log that nobody reads. Raises NotRunning, NoAnswer."""
+    """What it warned of since it started, which a log that nobody reads yet would hide. Raises NotRunning, NoAnswer."""
     with ControlClient(str(runtime.control)) as client:
         events = ask(client, GetEvents(), Events).events
     return [event.message for event in events if isinstance(event, Warned)]
@@ -97,14 +97,14 @@ def _start(arguments: Sequence[str], log: Path) -> Started:
     return Started(process, log, began_at)
 
 
-def _answer(runtime: RuntimeDir, pid: int) -> Inventory | None:
-    """The inventory, where that process is the one that answers."""
+def _answer(runtime: RuntimeDir, pid: int) -> SupervisorStatus | None:
+    """What the supervisor says of itself, where it is that process and answers."""
     try:
         with ControlClient(str(runtime.control)) as client:
-            inventory = inventory_of(client, ANSWER_S)
+            supervisor = inventory_of(client, ANSWER_S).supervisor
     except (NotRunning, NoAnswer):
         return None
-    return inventory if inventory.supervisor.pid == pid else None
+    return supervisor if supervisor.pid == pid else None
 
 
 def _exit_code(process: subprocess.Popen[bytes]) -> int | None:

@@ -5,7 +5,7 @@ Why it says what it says:
 - TimeoutStopSec comes from the drains of the config, so that systemd never kills a drain that is within its time.
 - OOMPolicy=continue: an engine that the kernel kills is restarted by the supervisor; the default stops the whole unit.
 - RestartPreventExitStatus=2: a config with errors is not cured by another start.
-- A runtime folder for each unit: systemd removes it when the unit stops, and another one must not lose its sockets by it.
+- A runtime folder of its own: systemd removes it when the unit stops, and no other unit may lose its sockets by it.
 """
 
 from __future__ import annotations

@@ -75,12 +75,8 @@ def _listen(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     type=click.Choice(["cpu", "cuda", "rocm", "mps"]),
     help="What replicas compute on. Unset: as the config says, else a GPU where there is one.",
 )
-@click.option(
-    "--headless", is_flag=True, help="No dashboard: stay in the foreground and log events as lines."
-)
-@click.option(
-    "--daemon", is_flag=True, help="No dashboard: go into the background, and return when it answers."
-)
+@click.option("--headless", is_flag=True, help="No dashboard: stay in the foreground and log events as lines.")
+@click.option("--daemon", is_flag=True, help="No dashboard: go into the background, and return when it answers.")
 @click.option(
     "--listen",
     callback=_listen,
@@ -160,7 +156,7 @@ def _foreground(prepared: Prepared, runtime: RuntimeDir, listen: str | None) -> 
 
 def _in_background(flags: Flags, runtime: RuntimeDir, listen: str | None, where: Where) -> int:
     with background.started(list(_arguments(flags, runtime, listen)), runtime.logs / SUPERVISOR_LOG) as begun:
-        supervisor = background.wait_until_it_answers(begun, runtime).supervisor
+        supervisor = background.wait_until_it_answers(begun, runtime)
         warnings = background.warnings_so_far(runtime)
     for warning in warnings:
         say(f"warning: {warning}")

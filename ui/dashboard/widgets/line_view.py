@@ -25,6 +25,7 @@ from ui.dashboard.keymap import Place
 from ui.dashboard.paint import Line, Painter, Piece, Tone, plain, rule, width_of
 
 KEPT_LINES = 5000
+NOTHING: Line = ((" nothing yet", Tone.DIM),)
 TITLE_ROWS = 1
 
 
@@ -207,7 +208,7 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         self.needle = needle.casefold()
         self.refresh()
         if self.needle and not self._find(range(self._bottom(), -1, -1)):
-            self._find(range(self._bottom(), len(self._drawn)))
+            self._find(range(max(self._bottom(), 0), len(self._drawn)))
 
     def action_next_match(self) -> None:
         self._find(range(self.scroll_offset.y + 1, len(self._drawn)))
@@ -241,7 +242,7 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
             return self.paint(self._draw_title(width), width)
         index = y - TITLE_ROWS + self.scroll_offset.y
         if index >= len(self._drawn):
-            return self.paint((), width)
+            return self.paint(NOTHING if index == 0 else (), width)
         line = self._drawn[index]
         if self.needle:
             line = tuple(highlighted(line, self.needle))
