@@ -17,9 +17,7 @@ that is not finite has no JSON: it raises `OutputError`, the engine's fault (500
 from __future__ import annotations
 
 import binascii
-import json
 import math
-import re
 import secrets
 import sys
 import time
@@ -30,6 +28,7 @@ from typing import Annotated, Any, ClassVar, Literal, NoReturn, Protocol, TypeVa
 import msgspec
 from msgspec import Meta
 
+from engine import bodies
 from engine.backends.base import RequestError, error_body
 from engine.errors import StokerError
 
@@ -385,66 +384,16 @@ def _refuse_format(found: Any) -> None:
 
 # ------------------------------------------------------------------------------------------- faults of a body
 
-_PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
-_FIELD = re.compile(r"required field `(?P<name>[^`]+)`")
-_LOOK_FOR_FIELD_BYTES = 1024 * 1024
-
-
 def _decode(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
     try:
-        return decoder.decode(body)
-    except msgspec.ValidationError as error:
-        _raise_invalid(error)
-    except (RecursionError, ValueError) as error:  # MsgspecError and UnicodeDecodeError are ValueErrors
-        _raise_malformed(body, error)
-
-
-def _raise_invalid(error: msgspec.ValidationError) -> NoReturn:
-    """Well-formed JSON of the wrong shape: msgspec's sentence, and its path as `param`."""
-    found = _PATH.match(str(error))
-    what, path = (found["what"], found["path"] or "") if found else (str(error), "")
-    missing = _FIELD.search(what)
-    param = f"{path}.{missing['name']}" if missing else path
-    raise _refusal(what, param.removeprefix(".")) from error
-
-
-def _raise_malformed(body: bytes, error: Exception) -> NoReturn:
-    """No JSON at all; or what Python reads and JSON does not have, and then the field can be named."""
-    if isinstance(error, RecursionError):
-        raise RequestError("the body is nested too deeply") from error
-    param = _field_that_is_no_json(body)
-    if param is None:
-        raise RequestError(f"the body is not JSON: {error}") from error
-    raise _refusal("expected JSON, found NaN, Infinity or a lone surrogate", param) from error
-
-
-def _field_that_is_no_json(body: bytes) -> str | None:
-    """The first field with NaN, Infinity or a lone surrogate; None where that is not what is wrong."""
-    if len(body) > _LOOK_FOR_FIELD_BYTES:
-        return None
-    try:
-        read = json.loads(body)
-        if not isinstance(read, dict):
-            return None
-        return next((name for name, value in read.items() if not _is_json(name) or not _is_json(value)), None)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _is_json(value: object) -> bool:
-    try:
-        json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
-    except ValueError:
-        return False
-    return True
+        return bodies.decode(decoder, body)
+    except bodies.BadBody as error:
+        raise RequestError(error.fault.sentence, param=error.fault.param) from error
 
 
 def _fail(message: str, param: str) -> NoReturn:
-    raise _refusal(message, param)
-
-
-def _refusal(message: str, param: str) -> RequestError:
-    return RequestError(f"{param}: {message}" if param else message, param=param or None)
+    fault = bodies.about(param, message)
+    raise RequestError(fault.sentence, param=fault.param)
 
 
 # ---------------------------------------------------------------------------------------------------- writing

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from engine import bodies
 from engine.messages import MAX_BODY_BYTES, Route
 from supervisor.exchanges import Exchange, Exchanges, Failure, Lane
 from supervisor.gateway import errors
@@ -229,14 +230,9 @@ class Gateway:
 
     def _peek_at(self, body: bytes) -> Peek:
         try:
-            return self._peek.decode(body)
-        except msgspec.ValidationError as error:
-            message, _, where = str(error).partition(" - at `$")
-            raise HttpError(errors.BAD_REQUEST, message, where.strip(".`") or None) from None
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise HttpError(errors.BAD_REQUEST, f"the body is not valid JSON: {error}") from None
-        except RecursionError:
-            raise HttpError(errors.BAD_REQUEST, "the body is nested too deeply") from None
+            return bodies.decode(self._peek, body)
+        except bodies.BadBody as error:
+            raise HttpError(errors.BAD_REQUEST, error.fault.sentence, error.fault.param) from None
 
     def _unknown(self, model: str | None) -> HttpError:
         known = ", ".join(self._directory.names()) or "none"

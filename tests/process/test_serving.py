@@ -98,6 +98,22 @@ def test_a_bad_body_gets_a_short_clear_error_and_touches_no_replica(shared: Runn
     assert all(row.state == "ready" and row.incarnation == 1 and row.failures == 0 for row in shared.replicas())
 
 
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        (b'{"input": null}', "input"),
+        (b'{"input": "\\ud800"}', "input"),
+        (b'{"input": "x", "user": NaN}', "user"),
+        (b'{"model": 7, "input": "x"}', "model"),
+        (b'{"stream": "yes", "input": "x"}', "stream"),
+        (b'{"model": "stub"}', "input"),
+    ],
+)
+def test_a_bad_body_names_its_field(shared: Running, body: bytes, field: str) -> None:
+    answer = shared.post("/v1/embeddings", body)
+    assert (answer.status, answer.json["error"]["param"]) == (400, field)
+
+
 def test_pages_for_probes_scrapers_and_people(shared: Running) -> None:
     assert shared.get("/health").json == {"status": "ok"}
     assert shared.get("/ready").status == 200

@@ -141,6 +141,8 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
 
     @on(InventoryRead)
     def _inventory_read(self, message: InventoryRead) -> None:
+        if self._model.link is Link.LOST:
+            self.tell("the supervisor is back", Tone.GOOD)
         self._model.take_inventory(message.inventory)
         self.redraw()
 

@@ -45,6 +45,8 @@ POLL_S = 0.5
 """From the answer to one status to the question for the next, seconds."""
 STATUS_ANSWER_S = 2.0
 """A supervisor that takes longer over a status is shown as lost; it normally takes milliseconds."""
+LATE_S = 0.25
+"""An answer that takes longer than this is late, seconds."""
 RETRY_S = 0.5
 """Between two attempts to reach a supervisor, seconds."""
 GATHER_S = 0.05
@@ -196,7 +198,7 @@ class ControlSource:
 
     async def _converse(self, client: AsyncControlClient) -> None:
         """Read the story from where it was left, then poll and listen until the supervisor is lost."""
-        inventory = await _status(client)
+        inventory = await _status(client, self._path)
         afresh = inventory.supervisor.pid != self._pid
         if afresh:
             self._pid, self._last_event = inventory.supervisor.pid, 0
@@ -221,7 +223,7 @@ class ControlSource:
     async def _poll(self, client: AsyncControlClient) -> None:
         while True:
             await asyncio.sleep(self._poll_s)
-            inventory = await _status(client)
+            inventory = await _status(client, self._path)
             if inventory.supervisor.pid != self._pid:
                 raise NotRunning("another supervisor answers there now")
             self._sink(InventoryRead(inventory))
@@ -264,12 +266,12 @@ class ControlSource:
         while True:
             with contextlib.suppress(StokerError):  # the status poll says that the supervisor is lost
                 async with _connected(self._path) as client:
-                    pid = (await _status(client)).supervisor.pid
+                    pid = (await _status(client, self._path)).supervisor.pid
                     await client.ask(Subscribe(events=False, logs=True, replica=replica), STATUS_ANSWER_S)
                     past = await client.ask(GetLogs(replica=replica, lines=FIRST_LINES), STATUS_ANSWER_S)
                     lines = past.lines if isinstance(past, Lines) else []
                     seam = self._post_lines(mailbox, of, _after(lines, seam), 0) or seam
-                    while (await _status(client)).supervisor.pid == pid:
+                    while (await _status(client, self._path)).supervisor.pid == pid:
                         seam = await self._pass_on_lines(client, mailbox, of, seam)
             await asyncio.sleep(self._retry_s)
 
@@ -307,10 +309,17 @@ def _after(lines: list[LogLine], seam: LogLine | None) -> list[LogLine]:
     return lines if seam is None else [line for line in lines if line.time > seam.time]
 
 
-async def _status(client: AsyncControlClient) -> Inventory:
-    answer = await client.ask(GetStatus(), STATUS_ANSWER_S)
+async def _status(client: AsyncControlClient, path: str) -> Inventory:
+    """The inventory now. An answer that is late may never come: whether anybody listens is seen at once."""
+    asking = asyncio.ensure_future(client.ask(GetStatus(), STATUS_ANSWER_S))
+    try:
+        if not (await asyncio.wait({asking}, timeout=LATE_S))[0]:
+            await asyncio.to_thread(check_listening, path)
+        answer = await asking
+    finally:
+        asking.cancel()
     if not isinstance(answer, Status):
-        raise NoAnswer(f"expected a status, found {type(answer).__name__}: is it another version?")
+        raise NoAnswer(f"expected a status, found {type(answer).__name__}: is it another version of stoker?")
     return answer.inventory
 
 
