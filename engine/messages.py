@@ -301,7 +301,7 @@ def decode_to_engine(header: bytes) -> ToEngine:
     """Read a header that the supervisor sent. Raises ProtocolError."""
     try:
         return _to_engine.decode(header)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ProtocolError(f"not a message for an engine: {error}") from error
 
 

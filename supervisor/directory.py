@@ -5,6 +5,9 @@ from __future__ import annotations
 from supervisor.exchanges import Lane
 from supervisor.fleet import Fleet
 
+MOST_SHOWN = 200
+"""Characters of an unknown name that are said back to the caller."""
+
 
 class Directory:
     """Looks deployments up in a fleet (`gateway.app.Directory`)."""
@@ -28,5 +31,9 @@ class Directory:
         same = [group.lane for group in groups.values() if group.deployment.artifact == name]
         return same[0] if len(same) == 1 else None
 
-    def names(self) -> list[str]:
-        return list(self._fleet.groups)
+    def why_none(self, model: str | None) -> str:
+        known = ", ".join(self._fleet.groups) or "none"
+        if model is None:
+            return f"name a model, there is no default deployment; there are: {known}"
+        shown = model if len(model) <= MOST_SHOWN else model[:MOST_SHOWN] + "…"
+        return f"the model {shown!r} does not exist; there are: {known}"

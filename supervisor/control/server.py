@@ -38,6 +38,8 @@ from supervisor.links.monitor import HandshakeMonitor
 
 MOST_QUEUED = 2000
 """Notices that wait for one subscriber in its socket before it misses some."""
+MOST_A_TURN = 32
+"""Calls answered in one turn of the loop, so that requests get theirs."""
 LOG_EACH_S = 0.1
 """Log lines are gathered for this long, so that a flood becomes ten notices a second."""
 MOST_LOG_LINES = 500
@@ -113,12 +115,18 @@ class ControlServer:
 
     def _look(self) -> None:
         self._look_due = False
-        while True:
-            try:
-                frames = self._socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._take(frames)
+        more = True
+        try:
+            for _ in range(MOST_A_TURN):
+                try:
+                    frames = self._socket.recv_multipart(zmq.NOBLOCK)
+                except zmq.Again:
+                    more = False
+                    return
+                self._take(frames)
+        finally:
+            if more:
+                self._look_soon()
 
     def _look_soon(self) -> None:
         if not self._look_due:

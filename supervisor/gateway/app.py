@@ -69,8 +69,8 @@ class Directory(Protocol):
     def find(self, model: str | None) -> Lane | None:
         """The deployment that a request's `model` means."""
 
-    def names(self) -> list[str]:
-        """What `model` may be."""
+    def why_none(self, model: str | None) -> str:
+        """The sentence for a request whose `model` means no deployment."""
 
 
 ROUTES: dict[str, Route] = {
@@ -145,7 +145,8 @@ class Gateway:
         peek = self._peek_at(body)
         lane = self._directory.find(peek.model)
         if lane is None:
-            raise self._unknown(peek.model)
+            kind = errors.BAD_REQUEST if peek.model is None else errors.MODEL_NOT_FOUND
+            raise HttpError(kind, self._directory.why_none(peek.model), "model")
         if peek.stream:
             await self._stream(route, lane, body, facts, receive, send, request_id)
         else:
@@ -233,13 +234,6 @@ class Gateway:
             return bodies.decode(self._peek, body)
         except bodies.BadBody as error:
             raise HttpError(errors.BAD_REQUEST, error.fault.sentence, error.fault.param) from None
-
-    def _unknown(self, model: str | None) -> HttpError:
-        known = ", ".join(self._directory.names()) or "none"
-        if model is None:
-            return HttpError(errors.BAD_REQUEST, f"name a model, there is no default deployment; there are: {known}", "model")
-        shown = model if len(model) <= 200 else model[:200] + "…"
-        return HttpError(errors.MODEL_NOT_FOUND, f"the model {shown!r} does not exist; there are: {known}", "model")
 
 
 class _Facts:

@@ -101,13 +101,18 @@ class EngineLink:
     def _look(self) -> None:
         self._look_due = False
         receive = self._socket.recv_multipart
-        for _ in range(MOST_A_TURN):
-            try:
-                frames = receive(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._take(frames)
-        self._look_soon()
+        more = True
+        try:
+            for _ in range(MOST_A_TURN):
+                try:
+                    frames = receive(zmq.NOBLOCK)
+                except zmq.Again:
+                    more = False
+                    return
+                self._take(frames)
+        finally:
+            if more:  # the turn is used up, or a message made us stumble: the edge will not come again
+                self._look_soon()
 
     def _take(self, frames: list[bytes]) -> None:
         peer = self._peers.get(frames[0])

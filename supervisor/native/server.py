@@ -220,14 +220,8 @@ class NativeServer:
                 client.open[number] = exchange
 
     def _fail_unknown(self, client: _Client, number: int, model: str | None) -> None:
-        known = ", ".join(self._directory.names()) or "none"
-        if model is None:
-            message = f"name a model, there is no default deployment; there are: {known}"
-            self._fail(client, number, errors.BAD_REQUEST, message, "model")
-        else:
-            shown = model if len(model) <= 200 else model[:200] + "…"
-            message = f"the model {shown!r} does not exist; there are: {known}"
-            self._fail(client, number, errors.MODEL_NOT_FOUND, message, "model")
+        kind = errors.BAD_REQUEST if model is None else errors.MODEL_NOT_FOUND
+        self._fail(client, number, kind, self._directory.why_none(model), "model")
 
     # ------------------------------------------------------------------------------------------- to clients
 

@@ -12,6 +12,7 @@ from engine.messages import (
     EXIT_REASONS,
     PROTOCOL,
     Answer,
+    Card,
     Chunk,
     End,
     ExitCode,
@@ -61,6 +62,7 @@ class ManagedSlot(Slot):
         self._began = self._heard = 0.0
         self._was_ready = False
         self._load_failure: LoadFailed | None = None
+        self._registered: Card | None = None
         self._why_killed = ""
 
     def facts(self, now: float) -> Facts:
@@ -87,6 +89,7 @@ class ManagedSlot(Slot):
         self._begin()
         self._heartbeat = None
         self._load_failure = None
+        self._registered = None
         self._why_killed = ""
         self._was_ready = False
         self._identity = b"\1" + secrets.token_bytes(16)
@@ -157,6 +160,8 @@ class ManagedSlot(Slot):
             child.terminate(STOP_S)
         elif self._why_killed:
             child.kill()
+        else:
+            self._join()
 
     def on_waiting(self, why: str) -> None:
         if self.state in COMING_UP:
@@ -246,14 +251,20 @@ class ManagedSlot(Slot):
         if message.protocol != PROTOCOL:
             self.kill(f"speaks protocol {message.protocol}, expected {PROTOCOL}")
             return
-        if self.state not in COMING_UP or self._child is None or self._carrier is None:
-            return
         self._heard = time.monotonic()
-        self.card = message.card
+        self._registered = message.card
+        self._join()
+
+    def _join(self) -> None:
+        """Into the pool, once it has registered and its process is known: a fork tells of these two in either order."""
+        card, child, carrier = self._registered, self._child, self._carrier
+        if card is None or child is None or carrier is None or self.state not in COMING_UP or not child.alive:
+            return
+        self.card = card
         self.ready_after_s = self._heard - self._began
         self._was_ready = True
-        self.target = Target(Member(self.name, self.incarnation), self._carrier, self.counts, self.traffic)
-        obstacles = self._home.on_registered(self, message.card)
+        self.target = Target(Member(self.name, self.incarnation), carrier, self.counts, self.traffic)
+        obstacles = self._home.on_registered(self, card)
         if obstacles:
             self._move(State.INCOMPATIBLE, "; ".join(obstacles))
             return

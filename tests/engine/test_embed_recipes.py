@@ -33,7 +33,8 @@ from transformers import (
 
 from engine.backends.artifacts import resolve
 from engine.backends.base import LoadError, RequestError
-from engine.backends.transformers import BertEncoder, TransformersBackend, task_of
+from engine.backends.encoders import BertEncoder
+from engine.backends.transformers import TransformersBackend, task_of
 from engine.messages import Route
 from tests.engine.conftest import MINILM, Vectors, embed, launch
 

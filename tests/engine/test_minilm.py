@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from engine.backends.base import Job, LoadError, RequestError, Row
-from engine.backends.transformers import BertEncoder, TransformersBackend
+from engine.backends.encoders import BertEncoder
+from engine.backends.transformers import TransformersBackend
 from engine.messages import Route
 from tests.engine.conftest import Plain, Vectors, embed, launch
 

@@ -98,7 +98,7 @@ def bad_frames(running: Running, where: str) -> float:
     return 0.0
 
 
-@pytest.mark.parametrize("where", ["engines", "control"])
+@pytest.mark.parametrize("where", ["engines", "control", "clients"])
 @pytest.mark.parametrize("name", NONSENSE)
 def test_nonsense_at_a_socket_is_dropped_and_serving_goes_on(shared: Running, where: str, name: str) -> None:
     path = str(getattr(shared.runtime, where))
@@ -112,7 +112,7 @@ def test_nonsense_at_a_socket_is_dropped_and_serving_goes_on(shared: Running, wh
     assert all((row.state, row.incarnation) == ("ready", 1) for row in shared.replicas())
 
 
-@pytest.mark.parametrize("where", ["engines", "control"])
+@pytest.mark.parametrize("where", ["engines", "control", "clients"])
 def test_a_pickle_is_never_loaded(shared: Running, where: str, tmp_path: Path) -> None:
     trap = tmp_path / "made-by-a-pickle"
     frames(pickle.dumps(Harmful(trap)))(str(getattr(shared.runtime, where)))

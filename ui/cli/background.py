@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -63,8 +64,7 @@ def wait_until_it_answers(begun: Started, runtime: RuntimeDir) -> SupervisorStat
         line.show(f"starting the supervisor {runtime.name!r}")
         while (supervisor := _answer(runtime, begun.process.pid)) is None:
             if (code := _exit_code(begun.process)) is not None:
-                words = _last_words(begun)
-                raise CouldNotStart(f"the supervisor ended with {code}; the end of {begun.log}:\n{words}")
+                raise CouldNotStart(f"the supervisor ended with {_how(code)}; {_last_words(begun)}")
     return supervisor
 
 
@@ -115,11 +115,19 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
         return None
 
 
+def _how(code: int) -> str:
+    """An exit code, or the name of the signal that it stands for."""
+    try:
+        return str(code) if code >= 0 else signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
 def _last_words(begun: Started) -> str:
     with begun.log.open("rb") as file:
         file.seek(begun.began_at)
         lines = file.read().decode("utf-8", "replace").splitlines()
-    return "\n".join(lines[-LAST_LINES:])
+    return "\n".join([f"the end of {begun.log}:", *lines[-LAST_LINES:]]) if lines else "it wrote nothing"
 
 
 def _give_up(process: subprocess.Popen[bytes]) -> None:

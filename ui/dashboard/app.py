@@ -1,9 +1,8 @@
 """The dashboard: the app that `stoker top` and `stoker serve` start on a terminal (spec 14).
 
-A client of the control socket and nothing more. Facts come in as messages of a `Source`; handlers put them
-into the `Model`; screens show the model. What acts on the fleet goes out through `perform`, in one place: ask
-first where that is the rule, look again whether the incarnation that was meant is still there, send, tell
-what was answered.
+A client of the control socket and nothing more. Facts come in as messages of a `Source`; handlers put them into the
+`Model`; screens show the model. What acts on the fleet goes out through `perform`, in one place: ask first where that
+is the rule, look again whether the incarnation that was meant is still there, send, tell what was answered.
 """
 
 from __future__ import annotations
@@ -50,9 +49,7 @@ from ui.dashboard.source import (
 from ui.dashboard.theme import DARK, LIGHT
 
 HANGUP_S = 5.0
-"""A terminal that is gone may keep the app from ending by itself; after so long the process ends anyway,
-seconds.
-"""
+"""A terminal that is gone may keep the app from ending by itself; after so long the process ends anyway, seconds."""
 
 
 class Dashboard(App[QuitChoice], inherit_bindings=False):
@@ -274,8 +271,7 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
 def run_dashboard(control_path: str, *, readonly: bool, owns_supervisor: bool) -> QuitChoice:
     """Show the supervisor behind `control_path` until somebody leaves, and say how.
 
-    owns_supervisor: the caller has started that supervisor (`stoker serve`). The terminal is restored in
-    every case.
+    owns_supervisor: the caller has started that supervisor (`stoker serve`). The terminal is restored in every case.
     """
     app = Dashboard(
         ControlSource(control_path),

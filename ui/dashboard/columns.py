@@ -1,9 +1,7 @@
-"""The columns of the fleet table: what each shows, how wide it is, which go first when the terminal is
-narrow. Pure.
+"""The columns of the fleet table: what each shows, how wide it is, which go first when the terminal is narrow. Pure.
 
-The gutter, the name, the state and the reason are always there; the reason takes what is left over, so the
-table never scrolls sideways. A cell is a text and a tone; rows of cells are compared before anything is
-drawn.
+The gutter, the name, the state and the reason are always there; the reason takes what is left over, so the table never
+scrolls sideways. A cell is a text and a tone; rows of cells are compared before anything is drawn.
 """
 
 from __future__ import annotations
@@ -42,8 +40,7 @@ SortKey = tuple[float | str, ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Column:
-    """One column. rank: 0 is always shown, then the lowest first. width 0: it is given what is left, or fits
-    the names.
+    """One column. rank: 0 is always shown, then the lowest first. width 0: it is given what is left, or fits the names.
 
     letter: the Shift-letter that sorts by it. falls: the largest first.
     """

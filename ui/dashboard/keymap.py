@@ -1,9 +1,7 @@
-"""The one registry of actions. Bindings, footer, help screen and palette are all read from it, so they cannot
-disagree.
+"""The one registry of actions. Bindings, footer, help screen and palette are all read from it, so they cannot disagree.
 
-An action's name is the name of the Textual action: `drain` runs `action_drain` of the widget or screen whose
-place it is bound in. What acts on the fleet says so (`acts`) and is not there at all in a read-only
-dashboard.
+An action's name is the name of the Textual action: `drain` runs `action_drain` of the widget or screen whose place it
+is bound in. What acts on the fleet says so (`acts`) and is not there at all in a read-only dashboard.
 """
 
 from __future__ import annotations
@@ -59,8 +57,8 @@ class Group(enum.StrEnum):
 class Action:
     """One thing that can be done.
 
-    keys: Textual's names of the keys. shown: how the first of them is written. rank: place in a narrow
-    footer, the lowest first; 0: never in the footer.
+    keys: Textual's names of the keys. shown: how the first of them is written. rank: place in a narrow footer, the
+    lowest first; 0: never in the footer.
     """
 
     name: str
@@ -140,15 +138,15 @@ ACTIONS: tuple[Action, ...] = (
            help="One page up."),
     Action("next_pane", ("tab",), "tab", "other pane", _MOVE, _SCREENS, in_palette=False,
            help="From the table to the log and back."),
-    Action("follow", ("s", "f5"), "s", "follow", Group.LOGS, _LOGS, rank=3, in_palette=False,
+    Action("follow", ("s", "f5"), "s", "follow", Group.LOGS, _LOGS, rank=20, in_palette=False,
            help="Stay at the newest line; on again after scrolling up."),
-    Action("wrap", ("w", "f6"), "w", "wrap", Group.LOGS, _LOGS, rank=4, in_palette=False,
+    Action("wrap", ("w", "f6"), "w", "wrap", Group.LOGS, _LOGS, rank=21, in_palette=False,
            help="Wrap long lines; unwrapped, ← and → move sideways."),
-    Action("full", ("f",), "f", "full", Group.LOGS, _LOGS, rank=5, in_palette=False,
+    Action("full", ("f",), "f", "full", Group.LOGS, _LOGS, rank=22, in_palette=False,
            help="The log on the whole screen, and back."),
-    Action("search", ("slash",), "/", "search", Group.LOGS, _LOGS, rank=6, in_palette=False,
+    Action("search", ("slash",), "/", "search", Group.LOGS, _LOGS, rank=23, in_palette=False,
            help="Find text in the log."),
-    Action("next_match", ("n",), "n", "next match", Group.LOGS, _LOGS, rank=7, in_palette=False,
+    Action("next_match", ("n",), "n", "next match", Group.LOGS, _LOGS, rank=24, in_palette=False,
            help="Next place that was found."),
     Action("previous_match", ("N",), "N", "previous match", Group.LOGS, _LOGS, in_palette=False,
            help="Previous place that was found."),

@@ -1,5 +1,4 @@
-"""What the dashboard knows: the newest inventory, the events, how the connection stands, and a little
-history.
+"""What the dashboard knows: the newest inventory, the events, how the connection stands, and a little history.
 
 Plain data without a widget. Handlers of the app change it; screens read it.
 """
@@ -85,9 +84,7 @@ def _total(inventory: Inventory) -> Sample:
 
 
 class Model:
-    """Everything that is shown, in one place. `newest` runs ahead of `inventory` only while the picture is
-    paused.
-    """
+    """Everything that is shown, in one place. `newest` runs ahead of `inventory` only while the picture is paused."""
 
     def __init__(self) -> None:
         self.link = Link.CONNECTING

@@ -1,10 +1,8 @@
-"""From a key press to commands: what was under the cursor is taken at the key press, and checked again before
-sending.
+"""From a key press to commands: what was under the cursor is taken at the key press, and checked again before sending.
 
-Pure. A target names incarnations; an order is one command for one of them. Between the key press and the
-answer of a dialog the fleet may have changed: `still_there` drops what is gone, and nothing is ever sent for
-a replica that merely took its place. Where the wire carries the incarnation, the supervisor checks it once
-more.
+Pure. A target names incarnations; an order is one command for one of them. Between the key press and the answer of a
+dialog the fleet may have changed: `still_there` drops what is gone, and nothing is ever sent for a replica that merely
+took its place. Where the wire carries the incarnation, the supervisor checks it once more.
 """
 
 from __future__ import annotations

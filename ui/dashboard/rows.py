@@ -1,6 +1,4 @@
-"""From an inventory to the rows that are shown: filtered, sorted inside each deployment, keyed by
-incarnation. Pure.
-"""
+"""From an inventory to the rows that are shown: filtered, sorted inside each deployment, keyed by incarnation. Pure."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """Where the dashboard's facts come from: one client of the control socket, which only posts what happened.
 
-A source never touches a widget. It polls the status (the next poll is armed by the answer to the last, so
-polls never overlap), reads the subscription, and posts past-tense messages. What comes faster than it is
-shown waits in a bounded `Mailbox` and is counted beyond that, so a flood costs the dashboard a number, not
-its memory. A supervisor that is gone or silent is a message too, and the source goes on trying. Nothing here
-can make the supervisor wait.
+A source never touches a widget. It polls the status (the next poll is armed by the answer to the last, so polls never
+overlap), reads the subscription, and posts past-tense messages. What comes faster than it is shown waits in a bounded
+`Mailbox` and is counted beyond that, so a flood costs the dashboard a number, not its memory. A supervisor that is gone
+or silent is a message too, and the source goes on trying. Nothing here can make the supervisor wait.
 """
 
 from __future__ import annotations
@@ -62,9 +61,7 @@ Item = TypeVar("Item")
 
 
 class Mailbox(Generic[Item]):
-    """A bounded queue whose reader takes everything at once; what does not fit pushes the oldest out and is
-    counted.
-    """
+    """A bounded queue whose reader takes everything at once; what does not fit pushes the oldest out and is counted."""
 
     def __init__(self, size: int) -> None:
         self._items: collections.deque[Item] = collections.deque(maxlen=size)
@@ -142,9 +139,7 @@ class Source(Protocol):
         """The answer to one command. Raises StokerError."""
 
     def follow_log(self, of: RowKey | None) -> None:
-        """Post the log lines of a slot, or of a deployment's replicas, instead of those before; None: of
-        nobody.
-        """
+        """Post the log lines of a slot, or of a deployment's replicas, instead of those before; None: of nobody."""
 
 
 # ----------------------------------------------------------------------------------------------- the real one

@@ -1,7 +1,6 @@
 """How each state looks, and what goes on in it, in words: one table and one function a question. Pure.
 
-The words are those of the control messages. Backoff and ejection are shown over `ready`, as the supervisor
-means them.
+The words are those of the control messages. Backoff and ejection are shown over `ready`, as the supervisor means them.
 """
 
 from __future__ import annotations

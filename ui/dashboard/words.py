@@ -1,9 +1,9 @@
 """Numbers and foreign text as a terminal may show them: human units, and nothing that a terminal would obey.
 
-Everything here is pure. Text that comes from outside (logs, reasons, names) passes through `literal` before
-it is drawn: control characters, escape sequences, bidirectional overrides and invisible characters become
-visible escapes, so what a replica writes can neither move the cursor nor dress up as something else. Markup
-is never parsed anywhere in this room.
+Everything here is pure. Text that comes from outside (logs, reasons, names) passes through `literal` before it is
+drawn: control characters, escape sequences, bidirectional overrides and invisible characters become visible escapes, so
+what a replica writes can neither move the cursor nor dress up as something else. Markup is never parsed anywhere in
+this room.
 """
 
 from __future__ import annotations
@@ -102,9 +102,7 @@ def rate(per_s: float) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """A latency given in milliseconds: `0.82 ms`, `8.2 ms`, `812 ms`, `1.2 s`, `30 s`; nothing where there is
-    none.
-    """
+    """A latency given in milliseconds: `0.82 ms`, `8.2 ms`, `812 ms`, `1.2 s`, `30 s`; nothing where there is none."""
     if value is None:
         return ""
     if value < 0.995:

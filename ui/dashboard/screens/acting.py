@@ -1,6 +1,4 @@
-"""The actions that main screen and details share: each names its target at the key press and hands it to the
-app.
-"""
+"""The actions that main screen and details share: each names its target at the key press and hands it to the app."""
 
 from __future__ import annotations
 
@@ -63,9 +61,7 @@ class ActingScreen(FleetScreen, inherit_bindings=False):
         self.desk.redraw()
 
     def action_palette(self) -> None:
-        """What is chosen there is for the row under the cursor now, not for one that takes its place
-        meanwhile.
-        """
+        """What is chosen there is for the row under the cursor now, not for one that takes its place meanwhile."""
         target = self.target()
         if target is None:
             return

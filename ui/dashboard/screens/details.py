@@ -1,6 +1,4 @@
-"""Everything about one row: what goes on, its numbers, its card and limits, its last exit, its events and its
-log.
-"""
+"""Everything about one row: what goes on, its numbers, its card and limits, its last exit, its events and its log."""
 
 from __future__ import annotations
 

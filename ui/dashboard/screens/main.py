@@ -1,6 +1,4 @@
-"""The main screen: header, table, events and log, keys. It decides what is shown where, and draws nothing
-itself.
-"""
+"""The main screen: header, table, events and log, keys. It decides what is shown where, and draws nothing itself."""
 
 from __future__ import annotations
 
@@ -33,16 +31,14 @@ from ui.dashboard.widgets.line_view import LineView
 from ui.dashboard.widgets.masthead import Around, Masthead
 
 JUMP_S = 0.6
-"""After the row under the cursor went, a key that acts is not obeyed for so long: it was meant for that row,
-seconds.
+"""After the row under the cursor went, a key that acts is not obeyed for so long: it was meant for that row, seconds.
 """
 SIDE_BY_SIDE_FROM = 140
 TALL_FROM = 30
 INSPECTOR_FROM_WIDTH, INSPECTOR_FROM_HEIGHT = 160, 45
 LOWEST_PANE = 4
 ROW_STEP = 4
-"""The table's height goes in steps of so many rows, so that a replica more does not move everything below it.
-"""
+"""The table's height goes in steps of so many rows, so that a replica more does not move everything below it."""
 
 
 class MainScreen(ActingScreen, inherit_bindings=False):
@@ -214,9 +210,7 @@ class MainScreen(ActingScreen, inherit_bindings=False):
             await self.run_action(name)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Keys that act are not there in a read-only dashboard, nor while the cursor of the table is not in
-        use.
-        """
+        """Keys that act are not there in a read-only dashboard, nor while the cursor of the table is not in use."""
         known = keymap.BY_NAME.get(action)
         if known is None or not known.acts:
             return True

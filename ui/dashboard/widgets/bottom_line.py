@@ -19,9 +19,7 @@ GLYPHS = {Tone.GOOD: "✓", Tone.BAD: "✗", Tone.WARN: "▲"}
 
 
 class BottomLine(Painter):
-    """Shows as many keys as fit, the most important first. Each can be clicked. `tell` covers them for some
-    seconds.
-    """
+    """Shows as many keys as fit, the most important first. Each can be clicked. `tell` covers them for some seconds."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

@@ -1,6 +1,4 @@
-"""Everything about one row as lines: what goes on, its numbers, its card and limits, its last exit. And their
-widget.
-"""
+"""Everything about one row as lines: what goes on, its numbers, its card and limits, its last exit. And their widget."""
 
 from __future__ import annotations
 
@@ -66,7 +64,6 @@ def replica_lines(replica: ReplicaStatus, width: int) -> list[Line]:
     return [
         _title(str(key_of(replica)), f"{look.glyph} {state}", look.tone),
         _phrase("" if phrase == state else phrase, goes_on_tone(replica), width),
-        (),
         *_columns([_process(replica), _traffic(replica), _card(replica)], width),
         *_ending(replica, width),
     ]
@@ -95,7 +92,6 @@ def deployment_lines(deployment: DeploymentStatus, width: int) -> list[Line]:
     return [
         _title(deployment.name, f"{look.glyph} {deployment.state}", look.tone),
         _phrase(goes_on_in(deployment), look.tone, width),
-        (),
         *_columns([what, traffic], width),
         *(((f" ▲ {words.literal(warning)}", Tone.WARN),) for warning in deployment.warnings),
     ]

@@ -1,11 +1,9 @@
-"""The table of deployments and replicas: rows keyed by incarnation, drawn line by line, only where something
-changed.
+"""The table of deployments and replicas: rows keyed by incarnation, drawn line by line, only where something changed.
 
-Textual's DataTable has no column that takes what is left, no row across the columns and no order of its own,
-and it measures every cell it is given; this table draws the few lines that are visible. The cursor belongs to
-a slot, not to a line: rows may come, go and change places around it. Where its own row goes, the cursor has
-to stand on another one; `jumped_at` says when that happened, so that a key meant for the one does not act on
-the other.
+Textual's DataTable has no column that takes what is left, no row across the columns and no order of its own, and it
+measures every cell it is given; this table draws the few lines that are visible. The cursor belongs to a slot, not to a
+line: rows may come, go and change places around it. Where its own row goes, the cursor has to stand on another one;
+`jumped_at` says when that happened, so that a key meant for the one does not act on the other.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A bounded list of lines under a title: the events, a log, a page of help. Draws only what is visible.
 
-Lines arrive in batches. While it follows, the newest line is at the bottom; scrolling up stops that, so a
-line that is being read stays where it is, also when old lines fall out at the top.
+Lines arrive in batches. While it follows, the newest line is at the bottom; scrolling up stops that, so a line that is
+being read stays where it is, also when old lines fall out at the top.
 """
 
 from __future__ import annotations
@@ -293,9 +293,7 @@ def break_line(line: Line, width: int, hang: int = 0) -> list[Line]:
 
 
 def _split_words(text: str, room: int, whole: int) -> tuple[str, str]:
-    """What of `text` goes on this line, up to the last space unless that would waste half a line, and the
-    rest.
-    """
+    """What of `text` goes on this line, up to the last space unless that would waste half a line, and the rest."""
     head, rest = split_cells(text, room)
     if not rest or rest[0] == " ":
         return head, rest[1:]

@@ -1,8 +1,8 @@
-"""The header: whose fleet this is, what it uses of what it may use, and how it serves. Three lines, more for
-many cards.
+"""The header: whose fleet this is, what it uses of what it may use, and how it serves. Three lines, more for many
+cards.
 
-`masthead` is pure: from the model and a width to lines; the widget only paints them. Every quantity stands in
-a block, blocks stand in columns, and a narrow terminal has narrower bars before it has fewer words.
+`masthead` is pure: from the model and a width to lines; the widget only paints them. Every quantity stands in a block,
+blocks stand in columns, and a narrow terminal has narrower bars before it has fewer words.
 """
 
 from __future__ import annotations
