@@ -27,8 +27,12 @@ $(MODELS): $(STAMP)
 
 demo-models: $(MODELS)
 
-run: $(MODELS)
-	$(BIN)/stoker serve -c sample-configs/minilm.yaml
+# A copy of your own: scale actions are written back to the config that is served.
+stoker.yaml:
+	cp sample-configs/minilm.yaml $@
+
+run: $(MODELS) stoker.yaml
+	$(BIN)/stoker serve -c stoker.yaml
 
 test: $(MODELS)
 	$(BIN)/python -m pytest $(ARGS)

@@ -44,6 +44,7 @@ from supervisor.core.durations import Durations
 from supervisor.core.ejection import Policy
 from supervisor.core.lifecycle import AT_REST, IN_ROTATION, State
 from supervisor.exchanges import Exchanges, Lane
+from supervisor.host.memory import memory_is_short
 from supervisor.host.logs import LogLine, LogThread, ReplicaLog, RotatingLog, log_file
 from supervisor.host.template import TemplateLauncher
 from supervisor.links.http import HttpLink
@@ -439,6 +440,7 @@ class Fleet:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
         for slot in self.slots():
             slot.tick(now)
+        self.launcher.shed_idle(now, memory_is_short())
 
     # --------------------------------------------------------------------------------------------- consequences
 

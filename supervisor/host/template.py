@@ -11,6 +11,7 @@ import itertools
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -30,6 +31,8 @@ from supervisor.host.processes import Child, Exit, spawn
 
 MOST_MESSAGE_BYTES = 4096
 STOP_TEMPLATE_S = 2.0
+IDLE_S = 600.0
+"""A template that nothing was forked from for this long may go where memory is short."""
 
 TellTemplate = Callable[[str, str], None]
 """Told of a template by name what happened to it, in words."""
@@ -54,9 +57,16 @@ class TemplateLauncher:
         if key in self._unforkable or not can_fork():
             return self._spawner.start(spec, env, observer)
         template = self._templates.get(key)
-        if template is None or template.is_over:
+        if template is None or template.is_leaving:
             template = self._templates[key] = Template(self, key, spec, env)
         return template.fork(spec, env, observer)
+
+    def shed_idle(self, now: float, memory_is_short: bool) -> None:
+        """Where memory is short, let templates go that nothing was forked from for a while; a later start loads anew."""
+        for template in self._templates.values():
+            if memory_is_short and template.is_idle(now):
+                self._on_event(template.artifact, "is dropped: memory is short and nothing was forked for a while")
+                template.stop()
 
     def retain(self, specs: list[LaunchSpec]) -> None:
         """Let the templates go that none of these specifications would be forked from."""
@@ -105,6 +115,7 @@ class Template:
         self._launcher = launcher
         self._ready = False
         self._stopping = False
+        self._last_fork = time.monotonic()
         self._numbers = itertools.count(1)
         self._waiting: list[ForkPromise] = []
         self._asked: dict[int, tuple[ForkPromise, int, int]] = {}
@@ -129,6 +140,15 @@ class Template:
             self._waiting.append(promise)
             observer.on_waiting("the template loads")
         return promise
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it takes no more requests."""
+        return self.is_over or self._stopping
+
+    def is_idle(self, now: float) -> bool:
+        """Whether nothing was asked of it for a while."""
+        return self._ready and not self._stopping and not self._asked and now - self._last_fork > IDLE_S
 
     def stop(self) -> None:
         """Nobody needs it any more."""
@@ -204,6 +224,7 @@ class Template:
 
     def _ask(self, promise: ForkPromise) -> None:
         """Hand the request over, with the ends of two pipes: the replica's output, and its lifeline."""
+        self._last_fork = time.monotonic()
         number = next(self._numbers)
         output, their_output = os.pipe()
         their_lifeline, lifeline = os.pipe()

@@ -23,7 +23,7 @@ from ui.dashboard.widgets.bottom_line import BottomLine
 from ui.dashboard.widgets.fleet_table import FleetTable
 from ui.dashboard.widgets.line_view import LineView
 
-ROUNDS = 4
+ROUNDS = 3
 """Times that every widget is waited for: app, screen, focused widget, and what it tells."""
 
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from supervisor.control.events import ReplicaExited, ReplicaFailed, ReplicaReady, ReplicaState
-from supervisor.control.messages import Restart
+from supervisor.control.messages import DrainReplica, Restart, Scale
 from tests.conftest import Serve
 from tests.support import Running, stub_config, wait_for_none
 
@@ -92,10 +92,34 @@ def test_sigkill_of_the_supervisor_leaves_no_engine_and_the_name_is_free_at_once
     assert running.get("/ready").status == 200
 
 
-def test_sigkill_of_the_supervisor_while_replicas_start_leaves_none(serve: Serve) -> None:
-    running = serve(stub_config(replicas=4, engine_args="load_ms: 20000"))
-    running.wait_event(ReplicaState, lambda event: event.after == "loading")
-    assert len(running.descendants()) == 2
+def in_phase(serve: Serve, phase: str) -> Running:
+    """A supervisor in the middle of something."""
+    match phase:
+        case "the template loads":
+            running = serve(stub_config(replicas=4, engine_args="load_ms: 20000"))
+            running.wait_event(ReplicaState, lambda event: event.after == "loading")
+        case "replicas are forked":
+            running = serve(stub_config(replicas=1))
+            running.wait_ready(1)
+            running.accepted(Scale(deployment="stub", replicas=16))
+        case "replicas warm":
+            running = serve(stub_config(replicas=2, engine_args="latency_ms: 20000"))
+            running.wait_event(ReplicaState, lambda event: event.after == "warming")
+        case _:
+            running = serve(stub_config(replicas=2))
+            running.wait_ready(2)
+            running.faults("stub/0", hang=True)
+            connection = running.connect()
+            connection.request("POST", "/v1/embeddings", b'{"input": "hangs"}')
+            running.wait_status(lambda inventory: inventory.deployments[0].replicas[0].in_flight == 1)
+            running.accepted(DrainReplica(replica="stub/0"))
+            connection.close()
+    return running
+
+
+@pytest.mark.parametrize("phase", ["the template loads", "replicas are forked", "replicas warm", "one drains"])
+def test_sigkill_of_the_supervisor_leaves_nothing_in_any_phase(serve: Serve, phase: str) -> None:
+    running = in_phase(serve, phase)
     running.kill()
     assert wait_for_none(running.root) == []
 

@@ -19,7 +19,7 @@ MOST_NAMES = 8
 
 
 class ConfirmScreen(Dialog[bool]):
-    """True: do it. The incarnations it speaks of are those of the key press, whatever happens to the fleet meanwhile."""
+    """True: do it. It speaks of the incarnations of the key press, whatever happens to the fleet meanwhile."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "agree", "yes"),

@@ -1,4 +1,4 @@
-"""Everything about one row as lines: what goes on, its numbers, its card and limits, its last exit. And their widget."""
+"""Everything about one row as lines: what goes on, its numbers, card and limits, its last exit. And their widget."""
 
 from __future__ import annotations
 
