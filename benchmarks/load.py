@@ -38,13 +38,21 @@ def run(host: str, port: int, path: str, body: bytes, clients: int, seconds: flo
 
 def _wrk(host: str, port: int, path: str, body: bytes, clients: int, seconds: float) -> Result:
     script = (
-        'wrk.method = "POST"\nwrk.headers["content-type"] = "application/json"\n'
-        f"wrk.body = [==[{body.decode()}]==]\n"
+        f'wrk.method = "POST"\nwrk.headers["content-type"] = "application/json"\nwrk.body = [==[{body.decode()}]==]\n'
     )
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as lua:
         lua.write(script)
         lua.flush()
-        command = ["wrk", "-t1", f"-c{clients}", f"-d{seconds:g}s", "--latency", "-s", lua.name, f"http://{host}:{port}{path}"]
+        command = [
+            "wrk",
+            "-t1",
+            f"-c{clients}",
+            f"-d{seconds:g}s",
+            "--latency",
+            "-s",
+            lua.name,
+            f"http://{host}:{port}{path}",
+        ]
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     errors = sum(int(number) for number in re.findall(r"Non-2xx or 3xx responses: (\d+)", text))
     errors += sum(int(n) for line in re.findall(r"Socket errors: (.*)", text) for n in re.findall(r"\d+", line))

@@ -2,9 +2,9 @@
 
     python -m benchmarks.scale_up [times] [config …]
 
-cold: the first replica of a supervisor that just started. spawn: one more in a fresh interpreter (STOKER_START=spawn).
-fork: one more from the loaded template. Memory of the new replica right after ready, from /proc: private is what it alone
-holds, shared what it has in common with its template and siblings.
+cold: the first replica of a supervisor that just started. spawn: one more in a fresh interpreter
+(STOKER_START=spawn). fork: one more from the loaded template. Memory of the new replica right after ready, from
+/proc: private is what it alone holds, shared what it has in common with its template and siblings.
 """
 
 from __future__ import annotations

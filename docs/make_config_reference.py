@@ -107,9 +107,7 @@ def _table(title: str, kind: mi.StructType) -> Iterator[str]:
     yield "|---|---|---|---|"
     beside = _sentences(kind.cls)
     for each in kind.fields:
-        meaning = (getattr(each.type, "extra_json_schema", None) or {}).get("description") or beside[
-            each.name
-        ]
+        meaning = (getattr(each.type, "extra_json_schema", None) or {}).get("description") or beside[each.name]
         cells = (f"`{each.encode_name}`", schema.wording(each.type), _default(each), meaning)
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
     yield ""

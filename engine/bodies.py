@@ -1,7 +1,7 @@
 """Reading a JSON body: what is wrong with one, in a sentence and with the field at fault.
 
-The gateway reads two fields of a body, a backend reads the rest; both say what is wrong in the same words. Light: msgspec
-and the standard library.
+The gateway reads two fields of a body, a backend reads the rest; both say what is wrong in the same words. Light:
+msgspec and the standard library.
 """
 
 from __future__ import annotations

@@ -138,9 +138,7 @@ class DeviceThread(threading.Thread):
         self._outbox.put(Progress(PROTOCOL, Phase.WARMING))
         self._backend.warm()
         verdict = golden.check(self._backend)
-        self._batcher = Batcher(
-            max_tokens=self._backend.max_num_batched_tokens, max_rows=self._backend.max_num_seqs
-        )
+        self._batcher = Batcher(max_tokens=self._backend.max_num_batched_tokens, max_rows=self._backend.max_num_seqs)
         card = self._backend.card()
         self._outbox.put(Register(PROTOCOL, os.getpid(), msgspec.structs.replace(card, golden=verdict)))
 
@@ -285,9 +283,7 @@ class DeviceThread(threading.Thread):
     # ------------------------------------------------------------------------------- what went wrong
 
     def _refuse(self, exchange: int, error: RequestError) -> None:
-        body = error_body(
-            str(error), kind="invalid_request_error", code="invalid_request", param=error.param
-        )
+        body = error_body(str(error), kind="invalid_request_error", code="invalid_request", param=error.param)
         self._outbox.put(Answer(exchange, error.status), body)
 
     def _break(self, exchange: int, error: Exception) -> None:

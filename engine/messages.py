@@ -14,6 +14,7 @@ This module is light on purpose: both sides import it, and neither torch nor zmq
 from __future__ import annotations
 
 import enum
+from typing import Literal
 
 import msgspec
 
@@ -228,7 +229,74 @@ class End(Message, frozen=True, tag="e"):
     exchange: int
 
 
-ToSupervisor = Register | Progress | LoadFailed | Heartbeat | Answer | Chunk | End
+class CountTime(msgspec.Struct, frozen=True):
+    """How long forwards of a range take at a thread count: the median of so many passes, in seconds."""
+
+    count: int
+    samples: int
+    seconds: float
+
+
+class ThreadRange(msgspec.Struct, frozen=True, kw_only=True):
+    """What the learning of threads knows of one range of sizes. learned: the best count; gain: share of time it saves."""
+
+    label: str
+    state: str
+    forwards: int = 0
+    times: list[CountTime] = []
+    learned: int | None = None
+    gain: float = 0.0
+
+
+class ThreadDrift(msgspec.Struct, frozen=True, kw_only=True):
+    """A forward whose answer had other bits at another thread count: that count, and the tokens of each row."""
+
+    count: int
+    lengths: list[int]
+
+    @property
+    def shape(self) -> str:
+        """Rows and their lengths in words."""
+        low, high = min(self.lengths, default=0), max(self.lengths, default=0)
+        lengths = str(high) if low == high else f"{low} to {high}"
+        return f"{len(self.lengths)} x {lengths} tokens"
+
+
+class ThreadTable(msgspec.Struct, frozen=True, kw_only=True):
+    """The learning of one replica (spec 9). certified: whether a clean record covers it, None where none is needed.
+
+    explored_s, checked_s: what shadow passes cost so far, of busy_s in all forwards; seconds.
+    """
+
+    mode: int
+    configured: int
+    state: str
+    explored_s: float = 0.0
+    checked_s: float = 0.0
+    busy_s: float = 0.0
+    certified: bool | None = None
+    drift: ThreadDrift | None = None
+    ranges: list[ThreadRange] = []
+
+
+class ThreadNews(msgspec.Struct, frozen=True, kw_only=True):
+    """What the learning came to: `learned`, `adopted`, `relearning` or `retired` (with the drift), for a range."""
+
+    kind: Literal["learned", "adopted", "relearning", "retired"]
+    label: str
+    count: int
+    gain: float = 0.0
+    drift: ThreadDrift | None = None
+
+
+class ThreadReport(Message, frozen=True, tag="t"):
+    """The learning of threads, whenever it came to something, and with a heartbeat after it took a sample."""
+
+    table: ThreadTable
+    news: list[ThreadNews]
+
+
+ToSupervisor = Register | Progress | LoadFailed | Heartbeat | Answer | Chunk | End | ThreadReport
 
 WITH_BODY = (Request, Answer, Chunk)
 """Messages that are followed by a body frame; all others stand alone."""
@@ -259,6 +327,12 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int | None = None
     result_cache_entries: int = 0
     simulated: bool = False
+    reproducible: str | None = None
+    """Value of MKL_CBWR in its environment."""
+    adaptive: int = 0
+    """Learning of threads (spec 9): 0 off, 1 report, 2 serve."""
+    cores: list[int] | None = None
+    """Logical cores that it pins itself to."""
 
 
 class ForkRequest(Message, frozen=True, tag="F"):

@@ -1,4 +1,4 @@
-"""Faults that a stub commits at once when they are set (`engine.messages.Faults`): so that every rule can be seen at work."""
+"""Faults that a stub commits at once when they are set, so that every rule can be seen at work."""
 
 from __future__ import annotations
 

@@ -4,13 +4,14 @@
     supervisor <------------ Forked(pid) ------ template                                       |
     supervisor is its parent now (child subreaper) <-------------------------------------------'
 
-The replica shares the template's pages until it writes to them: a MiniLM replica costs milliseconds and a few megabytes.
-The template stays single-threaded: a thread, an OpenMP team above all, does not survive a fork, and a child that inherits
-the memory of one hangs in its first parallel forward. So it is looked at before each fork, and where it has more than
-one thread it says so instead, and the supervisor spawns.
+The replica shares the template's pages until it writes to them: a MiniLM replica costs milliseconds and a few
+megabytes. The template stays single-threaded: a thread, an OpenMP team above all, does not survive a fork, and a
+child that inherits the memory of one hangs in its first parallel forward. So it is looked at before each fork, and
+where it has more than one thread it says so instead, and the supervisor spawns.
 
-Two forks, because a replica must outlive its template and be the supervisor's to wait for: the process in between ends at
-once, and the kernel hands its child to the subreaper. Standard input is the socket to the supervisor, and its lifeline.
+Two forks, because a replica must outlive its template and be the supervisor's to wait for: the process in between
+ends at once, and the kernel hands its child to the subreaper. Standard input is the socket to the supervisor, and its
+lifeline.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The config document of a running supervisor: read again on reload, edited by scale actions (spec 3).
 
-Disk work runs on one thread of its own, in order: a slow disk delays neither a request nor another command, and two edits
-never overtake each other. Each edit starts from the file as it is now, so a change that the user saved meanwhile stays.
+Disk work runs on one thread of its own, in order: a slow disk delays neither a request nor another command, and two
+edits never overtake each other. Each edit starts from the file as it is now, so a change that the user saved
+meanwhile stays.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Document:
         return self._loop.run_in_executor(self._disk, self._read)
 
     def set_placements(self, deployment: str, placements: Sequence[Placement]) -> asyncio.Future[str | None]:
-        """Write the replicas of a deployment back; why it was not saved, None where it was or where there is no file."""
+        """Write the replicas of a deployment back; why it was not saved, None where it was or needs not be."""
         return self._loop.run_in_executor(self._disk, self._set_placements, deployment, tuple(placements))
 
     def close(self) -> None:

@@ -1,11 +1,12 @@
-"""The request path: from a caller's bytes to a replica and back, with one deadline and each slot given back once (spec 6).
+"""The request path: from a caller's bytes to a replica and back, one deadline, each slot given back once (spec 6).
 
     caller --submit--> pick --> send --> [chunks] --> answer --> caller
                                  |          |           |
                                  +-- lost --+-- late ---+--> retry before the first byte, else an error
 
-It decides nothing about replicas: `core.dispatch` picks and judges, this only carries its word out. It holds no HTTP and
-no socket: the caller is a `Sink`, the way to a replica a `Carrier`. Callbacks, not tasks: a request costs no task here.
+It decides nothing about replicas: `core.dispatch` picks and judges, this only carries its word out. It holds no HTTP
+and no socket: the caller is a `Sink`, the way to a replica a `Carrier`. Callbacks, not tasks: a request costs no task
+here.
 """
 
 from __future__ import annotations
@@ -142,10 +143,7 @@ class Exchanges:
         if exchange is None:
             self.late_answers += 1
             return
-        if status < 400:
-            outcome = Outcome.OK
-        else:
-            outcome = Outcome.FAILED if status >= 500 else Outcome.REJECTED
+        outcome = _outcome_of(status)
         self._settle(exchange, outcome, f"answered {status}" if outcome is Outcome.FAILED else "")
         _close(exchange)
         exchange.sink.answer(status, body, target.member.name)
@@ -170,7 +168,7 @@ class Exchanges:
         exchange.sink.end()
 
     def on_broken(self, target: Target, number: int, reason: str) -> None:
-        """One exchange went wrong on the way (a connection broke): tried once more elsewhere if nothing of it was sent."""
+        """A connection broke under one exchange: tried once more elsewhere if nothing of it was sent."""
         exchange = target.open.get(number)
         if exchange is None:
             self.late_answers += 1
@@ -210,7 +208,8 @@ class Exchanges:
         if exchange.tried:
             exchange.sink.fail(Failure.REPLICA_LOST, "the replica died and no other one could take the request")
         elif refusal is Refusal.OVERLOADED:
-            exchange.sink.fail(Failure.OVERLOADED, f"all replicas of {exchange.lane.name} are busy; try again in a moment")
+            message = f"all replicas of {exchange.lane.name} are busy; try again in a moment"
+            exchange.sink.fail(Failure.OVERLOADED, message)
         else:
             exchange.sink.fail(Failure.UNAVAILABLE, f"no replica of {exchange.lane.name} is ready")
 
@@ -254,6 +253,12 @@ class Exchanges:
             return
         exchange.retries_left -= 1
         self._dispatch(exchange, now)
+
+
+def _outcome_of(status: int) -> Outcome:
+    if status < 400:
+        return Outcome.OK
+    return Outcome.FAILED if status >= 500 else Outcome.REJECTED
 
 
 def _close(exchange: Exchange) -> None:

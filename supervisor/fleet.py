@@ -1,7 +1,8 @@
 """All replicas of all deployments: what is wanted, what exists, and one reconcile between them (spec 8).
 
-Every change ends here: a scale, a drain by hand, a restart, a crash, a reload and a shutdown each alter what is wanted or
-what exists, and `_reconcile` asks `core.reconcile.plan` what is left to do. It is asked again whenever a slot moves.
+Every change ends here: a scale, a drain by hand, a restart, a crash, a reload and a shutdown each alter what is
+wanted or what exists, and `_reconcile` asks `core.reconcile.plan` what is left to do. It is asked again whenever a
+slot moves.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ from supervisor.core.durations import Durations
 from supervisor.core.ejection import Policy
 from supervisor.core.lifecycle import AT_REST, IN_ROTATION, State
 from supervisor.exchanges import Exchanges, Lane
-from supervisor.host.memory import memory_is_short
 from supervisor.host.logs import LogLine, LogThread, ReplicaLog, RotatingLog, log_file
+from supervisor.host.memory import memory_is_short
 from supervisor.host.template import TemplateLauncher
 from supervisor.links.http import HttpLink
 from supervisor.links.zeromq import EngineLink
@@ -368,7 +369,9 @@ class Fleet:
                     why = "the supervisor stops" if self.stopping else "not wanted any more"
                     group.slots[action.number].drain(Intent.LEAVE, why)
         self._roll(group)
-        self.launcher.retain([item.spec for one in self.groups.values() for item in one.wanted if isinstance(item, ManagedMake)])
+        self.launcher.retain(
+            [item.spec for one in self.groups.values() for item in one.wanted if isinstance(item, ManagedMake)]
+        )
         if not group.slots and not group.wanted and not self.stopping:
             self.groups.pop(group.deployment.name, None)
 
@@ -455,19 +458,19 @@ class Fleet:
                         lane.targets[member].carrier.ask()
                 case BackedOff():
                     self._tell(
-                        ReplicaBackoff, member, seconds=consequence.length_s, failures=consequence.failures, reason=reason
+                        ReplicaBackoff,
+                        member,
+                        seconds=consequence.length_s,
+                        failures=consequence.failures,
+                        reason=reason,
                     )
                 case Ejected():
                     _count(group.ejections, member.name)
-                    self._tell(
-                        ReplicaEjected, member, seconds=consequence.length_s, timeouts=consequence.timeouts
-                    )
+                    self._tell(ReplicaEjected, member, seconds=consequence.length_s, timeouts=consequence.timeouts)
                     self._loop.call_later(consequence.length_s + 0.001, self._cool_down, lane)
                 case Withheld():
                     _count(group.withheld, consequence.reason.value)
-                    self._tell(
-                        EjectionWithheld, member, reason=consequence.reason.value, timeouts=consequence.timeouts
-                    )
+                    self._tell(EjectionWithheld, member, reason=consequence.reason.value, timeouts=consequence.timeouts)
                 case Readmitted():
                     _count(group.readmissions, member.name)
                     self._tell(ReplicaReadmitted, member, by=consequence.by.value)

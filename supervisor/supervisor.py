@@ -1,6 +1,6 @@
-"""The supervisor: one process, one event loop, no torch (spec 2). It ties the rooms together and decides nothing itself.
+"""The supervisor: one process, one event loop, no torch (spec 2). It ties the rooms together, and decides nothing.
 
-    lock the name -> sockets -> fleet from the config -> gateway -> serve until told to stop -> drain -> leave
+lock the name -> sockets -> fleet from the config -> gateway -> serve until told to stop -> drain -> leave
 """
 
 from __future__ import annotations
@@ -380,5 +380,3 @@ def _is_private(address: str) -> bool:
 
 def _path(text: str | None) -> Path | None:
     return Path(text).expanduser() if text is not None else None
-
-

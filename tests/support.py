@@ -102,10 +102,16 @@ class Running:
 
     def launch(self) -> subprocess.Popen[bytes]:
         """Start the process (again)."""
-        command = [sys.executable, "-m", "ui.cli.main", "serve", "--headless", "-c", str(self.config), "--name", self.name]
+        serve = ["serve", "--headless", "-c", str(self.config), "--name", self.name]
+        command = [sys.executable, "-m", "ui.cli.main", *serve]
         with self.stderr.open("ab") as stderr:
             self.process = subprocess.Popen(
-                command, env=self.environ, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr, start_new_session=True
+                command,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=stderr,
+                stderr=stderr,
+                start_new_session=True,
             )
         return self.process
 

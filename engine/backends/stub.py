@@ -1,7 +1,8 @@
 """The stand-in engine (spec 10): answers every route after a set time, with no model behind it, and breaks on request.
 
-It is a product feature, not a test double: with it anyone can see each rule of dispatch, ejection and drain at work on a
-laptop. Answers are a function of the input alone, so that two stubs agree. Its faults are `engine.messages.Faults`.
+It is a product feature, not a test double: with it anyone can see each rule of dispatch, ejection and drain at work
+on a laptop. Answers are a function of the input alone, so that two stubs agree. Its faults are
+`engine.messages.Faults`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ DEFAULT_TOKENS = 8192
 
 
 class StubOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`engine_args` of a stub. Times in milliseconds; `dim`: length of an embedding; `tokens`: length of a generation."""
+    """`engine_args` of a stub. Times in milliseconds; dim: length of an embedding; tokens: of a generation."""
 
     latency_ms: float = 0.0
     tokens: int = 16

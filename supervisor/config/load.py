@@ -213,9 +213,7 @@ class _Builder:
                 node.plain = event.style in (None, "") and event.tag is None
                 self._add(node)
             case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
-                node = self._node(
-                    "mapping" if isinstance(event, yaml.MappingStartEvent) else "sequence", event
-                )
+                node = self._node("mapping" if isinstance(event, yaml.MappingStartEvent) else "sequence", event)
                 node.flow = bool(event.flow_style)
                 self._open.append(node)
             case yaml.CollectionEndEvent():
@@ -268,9 +266,7 @@ _SWITCHES = (
     | dict.fromkeys(("no", "No", "NO", "off", "Off", "OFF"), False)
 )
 _WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
-_FRACTION = re.compile(
-    r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
-)
+_FRACTION = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 def plain_value(node: Node) -> str | int | float | bool | None:

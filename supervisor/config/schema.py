@@ -188,12 +188,8 @@ _PLAIN_WORDING = {
 }
 
 NAME = Words(is_deployment_name, "1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit")
-DEVICE = Words(
-    is_device, "auto, or an accelerator's name with an optional index, such as cpu, cuda:0 or rocm:1"
-)
-ENDPOINT = Words(
-    is_endpoint, "http(s)://host[:port][/path] or unix:///absolute/path, without a password", secret=True
-)
+DEVICE = Words(is_device, "auto, or an accelerator's name with an optional index, such as cpu, cuda:0 or rocm:1")
+ENDPOINT = Words(is_endpoint, "http(s)://host[:port][/path] or unix:///absolute/path, without a password", secret=True)
 MODEL = Words(_is_model, "a model's name without surrounding blanks or control characters")
 ARTIFACT = Words(artifact_kind, ", ".join(kind.value for kind in ArtifactKind))
 REVISION = Words(_REVISION.fullmatch, "40 lower-case hexadecimal digits (a commit)")
@@ -221,15 +217,11 @@ class Placement(Section, frozen=True, kw_only=True):
 
     router_keys: ClassVar[frozenset[str]] = frozenset({"served_name"})
 
-    device: Annotated[
-        str | None, _about("Device that the replica runs on; `auto` lets Stoker choose.", DEVICE)
-    ] = None
+    device: Annotated[str | None, _about("Device that the replica runs on; `auto` lets Stoker choose.", DEVICE)] = None
     endpoint: Annotated[
         str | None, _about("A running server to attach to; Stoker never starts or stops it.", ENDPOINT)
     ] = None
-    model: Annotated[str | None, _about("The name by which the attached server knows the model.", MODEL)] = (
-        None
-    )
+    model: Annotated[str | None, _about("The name by which the attached server knows the model.", MODEL)] = None
 
     @property
     def attached(self) -> bool:
@@ -280,9 +272,7 @@ class CpuSettings(Section, frozen=True, kw_only=True):
     ] = None
     adaptive: Annotated[
         Literal[0, 1, 2],
-        _about(
-            "Learn the thread count from traffic: 0 off, 1 learn and report, 2 also serve what was learned."
-        ),
+        _about("Learn the thread count from traffic: 0 off, 1 learn and report, 2 also serve what was learned."),
     ] = 0
     reproducible: Annotated[
         Literal["auto", "off"],
@@ -354,16 +344,12 @@ class EngineSection(Section, frozen=True, kw_only=True):
         EngineName | None,
         _about("What computes; unset: `stub` and `python` by the artifact's form, else `transformers`."),
     ] = None
-    task: Annotated[
-        TaskName, _about("What the model is for; `auto` reads it from the model's own files.")
-    ] = "auto"
-    dtype: Annotated[
-        DtypeName, _about("Number format of the weights; `auto` takes what the device is best at.")
-    ] = "auto"
+    task: Annotated[TaskName, _about("What the model is for; `auto` reads it from the model's own files.")] = "auto"
+    dtype: Annotated[DtypeName, _about("Number format of the weights; `auto` takes what the device is best at.")] = (
+        "auto"
+    )
     max_model_len: Annotated[NotNegative, _about("Longest input in tokens; 0: what the model allows.")] = 0
-    trust_remote_code: Annotated[
-        bool, _about("Run Python code that comes with the artifact; off unless set.")
-    ] = False
+    trust_remote_code: Annotated[bool, _about("Run Python code that comes with the artifact; off unless set.")] = False
 
 
 class EngineArgs(msgspec.Struct, frozen=True, kw_only=True):
@@ -412,12 +398,10 @@ class DeploymentCommon(Section, frozen=True, kw_only=True):
         NotNegative,
         _about("Other replicas tried where one died before the first byte of its answer; 0 = off."),
     ] = 1
-    restart_hung_ms: Annotated[
-        NotNegative, _about("A forward older than this restarts its replica; 0 = never.")
-    ] = 300_000
-    result_cache_entries: Annotated[NotNegative, _about("Answers that the result cache holds; 0 = off.")] = (
-        4096
+    restart_hung_ms: Annotated[NotNegative, _about("A forward older than this restarts its replica; 0 = never.")] = (
+        300_000
     )
+    result_cache_entries: Annotated[NotNegative, _about("Answers that the result cache holds; 0 = off.")] = 4096
     cpu: Annotated[CpuSettings, _about("CPU threads of managed replicas.")] = CpuSettings()
 
 
@@ -430,9 +414,7 @@ class DeploymentSection(DeploymentCommon, frozen=True, kw_only=True):
         tuple[Placement, ...] | None,
         _about("1 to 64 placements; `{}` is a replica on `auto`, a device may be repeated."),
     ] = None
-    device: Annotated[
-        str | None, _about("Device of a single replica; not together with `replicas`.", DEVICE)
-    ] = None
+    device: Annotated[str | None, _about("Device of a single replica; not together with `replicas`.", DEVICE)] = None
     endpoint: Annotated[
         str | None, _about("Endpoint of a single attached replica; not together with `replicas`.", ENDPOINT)
     ] = None
@@ -527,27 +509,21 @@ class GlobalSection(Section, frozen=True, kw_only=True):
 class StokerSettings(Section, frozen=True, kw_only=True):
     """The supervisor's own settings."""
 
-    listen: Annotated[str, _about("Address of the HTTP side; port 0: any free one.", LISTEN)] = (
-        "127.0.0.1:8100"
-    )
+    listen: Annotated[str, _about("Address of the HTTP side; port 0: any free one.", LISTEN)] = "127.0.0.1:8100"
     api_key_env: Annotated[
         str | None, _about("Environment variable that holds the API key; unset: none is asked for.", VARIABLE)
     ] = None
-    name: Annotated[str, _about("Name of this supervisor; two on one machine need two names.", NAME)] = (
-        "default"
+    name: Annotated[str, _about("Name of this supervisor; two on one machine need two names.", NAME)] = "default"
+    log_dir: Annotated[str | None, _about("Folder of the engines' logs; unset: beside the runtime folder.", LINE)] = (
+        None
     )
-    log_dir: Annotated[
-        str | None, _about("Folder of the engines' logs; unset: beside the runtime folder.", LINE)
-    ] = None
     admin_scale: Annotated[bool, _about("Switch `/v1/admin/scale` on.")] = False
 
 
 class Document(Section, frozen=True, kw_only=True, rename={"global_": "global"}):
     """The whole file."""
 
-    router_keys: ClassVar[frozenset[str]] = frozenset(
-        {"version", "listeners", "setup", "providers", "routing"}
-    )
+    router_keys: ClassVar[frozenset[str]] = frozenset({"version", "listeners", "setup", "providers", "routing"})
 
     global_: Annotated[GlobalSection, _about("Models and what belongs to them.")] = GlobalSection()
     stoker: Annotated[StokerSettings, _about("The supervisor's own settings.")] = StokerSettings()
@@ -598,9 +574,7 @@ def _replicas_rules(section: DeploymentSection, replicas: tuple[Placement, ...])
         yield from _placement_rules(("replicas", index), placement)
         server = (same_endpoint(placement.endpoint or ""), placement.model)
         if placement.attached and server in seen:
-            yield Broken(
-                ("replicas", index), "the endpoint and model of an earlier replica", "each of them once"
-            )
+            yield Broken(("replicas", index), "the endpoint and model of an earlier replica", "each of them once")
         seen.add(server)
 
 

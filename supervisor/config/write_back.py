@@ -344,9 +344,7 @@ class _Editor:
 
     # ---- a list of replicas
 
-    def _place_in_list(
-        self, entries: Node, current: Sequence[Placement], wanted: Sequence[Placement]
-    ) -> None:
+    def _place_in_list(self, entries: Node, current: Sequence[Placement], wanted: Sequence[Placement]) -> None:
         for node, old, new in zip(entries.children, current, wanted, strict=False):
             if old != new:
                 self._change_entry(node, new)

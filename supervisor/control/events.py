@@ -1,7 +1,7 @@
 """What happened, as typed events in a numbered, bounded history (spec 12): the one story of a fleet.
 
-Dashboard, CLI, log and tests read the same stream. Numbers start at 1 and have no gap; a reader that was too slow is told
-how many it missed. `sentence` is the one place where an event becomes words.
+Dashboard, CLI, log and tests read the same stream. Numbers start at 1 and have no gap; a reader that was too slow is
+told how many it missed. `sentence` is the one place where an event becomes words.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class ReplicaBackoff(ReplicaEvent, frozen=True, kw_only=True, tag="replica_backo
     reason: str
 
     def sentence(self) -> str:
-        return f"{self.replica}#{self.incarnation} backs off {self.seconds:g} s, failure {self.failures} in a row: {self.reason}"
+        nth = f"failure {self.failures} in a row"
+        return f"{self.replica}#{self.incarnation} backs off {self.seconds:g} s, {nth}: {self.reason}"
 
 
 class ReplicaEjected(ReplicaEvent, frozen=True, kw_only=True, tag="replica_ejected"):
@@ -134,7 +135,8 @@ class EjectionWithheld(ReplicaEvent, frozen=True, kw_only=True, tag="replica_eje
     timeouts: int
 
     def sentence(self) -> str:
-        return f"{self.replica}#{self.incarnation} not ejected after {self.timeouts} timeouts: {self.reason.replace('_', ' ')}"
+        why = self.reason.replace("_", " ")
+        return f"{self.replica}#{self.incarnation} not ejected after {self.timeouts} timeouts: {why}"
 
 
 class DrainStarted(ReplicaEvent, frozen=True, kw_only=True, tag="drain_started"):
@@ -143,7 +145,8 @@ class DrainStarted(ReplicaEvent, frozen=True, kw_only=True, tag="drain_started")
     why: str
 
     def sentence(self) -> str:
-        return f"{self.replica}#{self.incarnation} drains {self.in_flight} in flight, {self.ceiling_s:g} s at most: {self.why}"
+        what = f"{self.in_flight} in flight, {self.ceiling_s:g} s at most"
+        return f"{self.replica}#{self.incarnation} drains {what}: {self.why}"
 
 
 class DrainEnded(ReplicaEvent, frozen=True, kw_only=True, tag="drain_ended"):

@@ -237,7 +237,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, tag="accepted"):
-    """The command was taken; it is under way, not done. asked, existing and ready are replica counts where they matter."""
+    """The command was taken; it is under way, not done. asked, existing, ready: replicas, where they matter."""
 
     text: str
     asked: int | None = None

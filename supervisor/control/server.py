@@ -1,4 +1,4 @@
-"""The supervisor's end of the control socket: answers calls, feeds subscribers, never waits for any of them (spec 2, 12).
+"""The supervisor's end of the control socket: answers calls, feeds subscribers, waits for nobody (spec 2, 12).
 
 A subscriber that does not read fills its own queue, loses notices, and is told how many once it reads again. Nothing
 here blocks the loop: a send that would wait is a notice missed.

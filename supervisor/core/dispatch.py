@@ -196,9 +196,7 @@ class Pool:
             return []
         peers = [peer for peer in self.members if peer is not member]
         ready = [peer.standing for peer in peers if peer.in_rotation]
-        reason = reason_to_withhold(
-            standing, ready, [peer.standing for peer in peers], self.policy, self.desired, now
-        )
+        reason = reason_to_withhold(standing, ready, [peer.standing for peer in peers], self.policy, self.desired, now)
         if reason is not None:
             return [EjectionWithheld(member, reason, standing.timeouts)]
         timeouts = standing.timeouts
@@ -209,9 +207,7 @@ class Pool:
 
     def cool_down(self, now: float) -> list[Consequence]:
         """Bring back the members whose ejection is over."""
-        return [
-            Readmitted(member, Return.COOL_DOWN) for member in self.members if member.standing.cool_down(now)
-        ]
+        return [Readmitted(member, Return.COOL_DOWN) for member in self.members if member.standing.cool_down(now)]
 
     def next_cool_down(self) -> float | None:
         """When the next ejection ends, in monotonic seconds."""

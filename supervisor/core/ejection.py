@@ -150,16 +150,19 @@ class Standing:
 
 
 def reason_to_withhold(
-    standing: Standing, ready_peers: Sequence[Standing], all_peers: Sequence[Standing], policy: Policy, desired: int, now: float
+    standing: Standing,
+    ready_peers: Sequence[Standing],
+    all_peers: Sequence[Standing],
+    policy: Policy,
+    desired: int,
+    now: float,
 ) -> Withheld | None:
     """Why a replica that is due stays, None where it may go.
 
     ready_peers: the other replicas that are in rotation. all_peers: all others of the deployment.
     """
     assert standing.streak_ticket is not None
-    if not any(
-        peer.last_answer_ticket > standing.streak_ticket and not peer.is_ejected(now) for peer in ready_peers
-    ):
+    if not any(peer.last_answer_ticket > standing.streak_ticket and not peer.is_ejected(now) for peer in ready_peers):
         return Withheld.NO_PEER_ANSWERED
     out = sum(1 for peer in all_peers if peer.is_ejected(now))
     if out + 1 > policy.most_ejected(desired):

@@ -1,4 +1,4 @@
-"""Where the replicas of a deployment go (spec 4): what `-dp`, `--device-ids` and `scale` make of the list that is there.
+"""Where the replicas of a deployment go: what `-dp`, `--device-ids` and `scale` make of the list (spec 4).
 
 Pure: the devices that exist are passed in. Device names are `cpu`, `mps`, `cuda:0`, `rocm:1`.
 """

@@ -51,9 +51,7 @@ class Traffic:
     def buckets(self, now: float) -> dict[int, int]:
         """Latency buckets of the window, for `percentile`."""
         oldest = int(now) - WINDOW_S
-        return merged(
-            slice_ for slice_, stamp in zip(self._slices, self._stamps, strict=True) if stamp >= oldest
-        )
+        return merged(slice_ for slice_, stamp in zip(self._slices, self._stamps, strict=True) if stamp >= oldest)
 
 
 def merged(histograms: Iterable[dict[int, int]]) -> dict[int, int]:

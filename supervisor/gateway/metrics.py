@@ -1,4 +1,4 @@
-"""Prometheus text from the live counters at the moment of a scrape (spec 12). The hot path only adds to plain integers."""
+"""Prometheus text from the live counters at the moment of a scrape (spec 12); the hot path only adds integers."""
 
 from __future__ import annotations
 
@@ -122,4 +122,3 @@ def exposition(fleet: Fleet, bad_frames: Callable[[], dict[str, int]]) -> Callab
     registry = CollectorRegistry(auto_describe=False)
     registry.register(FleetCollector(fleet, bad_frames))
     return lambda: generate_latest(registry)
-

@@ -1,4 +1,4 @@
-"""The caller's side of an exchange in the gateway (`exchanges.Sink`): what an answer is put into until it can be sent."""
+"""The caller's side of an exchange in the gateway: what an answer is put into until it can be sent."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class StatusPages:
             for name, count in request.deployments.items():
                 self._fleet.scale(name, count, "HTTP")
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            return _error(errors.BAD_REQUEST, f"expected {{\"deployments\": {{NAME: N}}}}: {error}")
+            return _error(errors.BAD_REQUEST, f'expected {{"deployments": {{NAME: N}}}}: {error}')
         except CommandRefused as error:
             kind = errors.NOT_FOUND if error.code == "not_found" else errors.BAD_REQUEST
             return _error(kind, str(error))
@@ -134,7 +134,11 @@ class StatusPages:
         if not self._admin_scale:
             return self._switched_off()
         rows = {
-            name: {"replicas": len(group.placements), "current_replicas": len(group.slots), "ready_replicas": group.ready}
+            name: {
+                "replicas": len(group.placements),
+                "current_replicas": len(group.slots),
+                "ready_replicas": group.ready,
+            }
             for name, group in self._fleet.groups.items()
         }
         return Page(200, _encode({"deployments": rows}))

@@ -1,8 +1,8 @@
-"""Child processes: started into a group of their own, seen by the kernel's word, stopped to the last of the group (spec 5, 8).
+"""Child processes: in a group of their own, seen by the kernel's word, stopped to the last one (spec 5, 8).
 
-A `Child` is told three things by its owner (`terminate`, `kill`, and that its output is wanted) and tells three things
-back through `Observer`: bytes of output, the exit of the leader, and that nobody of its group is left. The leader's exit
-comes from a pidfd, so neither a poll nor a pipe that a grandchild holds open delays it.
+A `Child` is told three things by its owner (`terminate`, `kill`, and that its output is wanted) and tells three
+things back through `Observer`: bytes of output, the exit of the leader, and that nobody of its group is left. The
+leader's exit comes from a pidfd, so neither a poll nor a pipe that a grandchild holds open delays it.
 
 Signals go to a group only while its leader is not reaped (the number cannot be reused then); stragglers that outlive
 their leader are signalled one by one through pidfds.

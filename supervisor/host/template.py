@@ -62,7 +62,7 @@ class TemplateLauncher:
         return template.fork(spec, env, observer)
 
     def shed_idle(self, now: float, memory_is_short: bool) -> None:
-        """Where memory is short, let templates go that nothing was forked from for a while; a later start loads anew."""
+        """Where memory is short, let templates go that nothing was forked from for a while."""
         for template in self._templates.values():
             if memory_is_short and template.is_idle(now):
                 self._on_event(template.artifact, "is dropped: memory is short and nothing was forked for a while")
@@ -78,7 +78,8 @@ class TemplateLauncher:
     @property
     def pids(self) -> dict[str, int]:
         """The templates that live, by artifact."""
-        return {template.artifact: template.pid for template in self._templates.values() if not template.is_over}
+        living = (template for template in self._templates.values() if not template.is_over)
+        return {template.artifact: template.pid for template in living}
 
     def spawn_instead(self, template: Template, promises: list[ForkPromise], why: str) -> None:
         """A template cannot be forked: from now on its replicas are spawned."""

@@ -3,8 +3,8 @@
 A ZeroMQ socket's descriptor is edge-triggered: it says "look again", not "there is something". So each look reads until
 nothing is left, and each send is followed by a look, since sending may have swallowed the edge.
 
-Only identities that were admitted are listened to. Everything else, and everything that is not a message, is counted and
-dropped; one peer's nonsense never disturbs another's exchange.
+Only identities that were admitted are listened to. Everything else, and everything that is not a message, is counted
+and dropped; one peer's nonsense never disturbs another's exchange.
 """
 
 from __future__ import annotations

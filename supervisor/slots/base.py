@@ -1,8 +1,8 @@
 """A slot: a replica's stable name and its life, whatever stands behind it (spec 1, 5, 8).
 
-It carries out what `core.lifecycle` and the fleet decide, moves along the table of legal moves, and tells the fleet of each
-move. It knows nothing of its siblings. What differs between a process of ours and an attached server is in `managed` and
-`attached`: how it comes up, and what is left to do when its last exchange is done.
+It carries out what `core.lifecycle` and the fleet decide, moves along the table of legal moves, and tells the fleet
+of each move. It knows nothing of its siblings. What differs between a process of ours and an attached server is in
+`managed` and `attached`: how it comes up, and what is left to do when its last exchange is done.
 """
 
 from __future__ import annotations

@@ -47,9 +47,7 @@ class ManagedSlot(Slot):
 
     managed = True
 
-    def __init__(
-        self, home: Home, deployment: str, number: int, born: int, make: ManagedMake, log: ReplicaLog
-    ) -> None:
+    def __init__(self, home: Home, deployment: str, number: int, born: int, make: ManagedMake, log: ReplicaLog) -> None:
         super().__init__(home, deployment, number, born, make)
         self.log = log
         self._make = make
@@ -288,9 +286,7 @@ class ManagedSlot(Slot):
             return
         self.record = verdict.record
         self.restart_at = time.monotonic() + verdict.delay_s
-        self._publish(
-            ReplicaExited, pid=pid, reason=why, restart_in_s=verdict.delay_s, last_lines=self.last_lines
-        )
+        self._publish(ReplicaExited, pid=pid, reason=why, restart_in_s=verdict.delay_s, last_lines=self.last_lines)
         self._move(State.RESTARTING, why)
 
     def _rest_or_wait(self) -> None:

@@ -29,8 +29,7 @@ def test_a_problem_names_file_line_path_found_and_allowed() -> None:
         allowed="a whole number, 1 or more",
     )
     assert str(problem) == (
-        "stoker.yaml:6: global.model_catalog.deployments.primary.timeout_ms: "
-        "found 0; allowed a whole number, 1 or more"
+        "stoker.yaml:6: global.model_catalog.deployments.primary.timeout_ms: found 0; allowed a whole number, 1 or more"
     )
 
 
@@ -171,9 +170,7 @@ def test_whole_numbers_are_decimal(value: str, meant: int) -> None:
 
 @pytest.mark.parametrize("value", [".nan", ".inf", "-.inf", "1e999", "-1", "4000", "true", '"3"'])
 def test_a_fraction_is_finite_and_in_its_range(value: str) -> None:
-    assert only_problem(deployment(f"artifact: stub\ndrain_timeout_s: {value}")).path.endswith(
-        "drain_timeout_s"
-    )
+    assert only_problem(deployment(f"artifact: stub\ndrain_timeout_s: {value}")).path.endswith("drain_timeout_s")
 
 
 @pytest.mark.parametrize(("value", "meant"), [("0", 0.0), ("0.5", 0.5), ("1e1", 10.0), ("3600", 3600.0)])
@@ -194,10 +191,7 @@ def test_off_is_text_where_text_is_expected(word: str) -> None:
 
 @pytest.mark.parametrize(("word", "meant"), [("true", True), ("off", False), ("Yes", True)])
 def test_truth_values_have_the_words_of_both_yaml_versions(word: str, meant: bool) -> None:
-    assert (
-        read(f"artifact: stub\nengine_args: {{trust_remote_code: {word}}}").engine_args.trust_remote_code
-        is meant
-    )
+    assert read(f"artifact: stub\nengine_args: {{trust_remote_code: {word}}}").engine_args.trust_remote_code is meant
 
 
 @pytest.mark.parametrize("word", ["1", '"true"', "null", "truth"])
@@ -298,9 +292,7 @@ def test_any_text_is_a_config_or_a_config_error(text: str) -> None:
 
 
 _WORDS = st.one_of(
-    st.sampled_from(
-        ["global", "model_catalog", "deployments", "artifact", "stub", "replicas", "device", "cpu"]
-    ),
+    st.sampled_from(["global", "model_catalog", "deployments", "artifact", "stub", "replicas", "device", "cpu"]),
     st.sampled_from(["- ", ": ", "\n", "\n  ", "\n    ", ", ", "null", "true", ".nan", "&a ", "*a", "<<: "]),
     st.sampled_from("#'\"{}[]1~"),
 )

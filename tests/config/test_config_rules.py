@@ -76,16 +76,12 @@ def test_a_model_has_no_surrounding_blanks_or_control_characters(model: str) -> 
 
 @pytest.mark.parametrize("twin", ["http://host:80/v1", "http://host:80/v1/", "HTTP://HOST:80/v1"])
 def test_no_two_attached_replicas_with_the_same_endpoint_and_model(twin: str) -> None:
-    entries = (
-        f"{{endpoint: 'http://host:80/v1', model: m}}, {{device: cpu}}, {{endpoint: '{twin}', model: m}}"
-    )
+    entries = f"{{endpoint: 'http://host:80/v1', model: m}}, {{device: cpu}}, {{endpoint: '{twin}', model: m}}"
     refused(f"{HUB}\nreplicas: [{entries}]", ".replicas[2]", "of an earlier replica")
 
 
 def test_the_same_endpoint_may_serve_two_models() -> None:
-    entries = (
-        "{endpoint: 'http://host', model: a}, {endpoint: 'http://host', model: b}, {endpoint: 'http://host'}"
-    )
+    entries = "{endpoint: 'http://host', model: a}, {endpoint: 'http://host', model: b}, {endpoint: 'http://host'}"
     assert len(read(f"replicas: [{entries}]").replicas) == 3
 
 
@@ -95,9 +91,7 @@ def test_device_has_the_shape_of_an_accelerator_name(device: str) -> None:
     assert read(f"{HUB}\ndevice: {device}").replicas == (Placement(device=device),)
 
 
-@pytest.mark.parametrize(
-    "device", ["CPU", "cuda:", "cuda:-1", "0", "cuda:0:1", "cuda 0", "", "cuda:0\n", "gpü"]
-)
+@pytest.mark.parametrize("device", ["CPU", "cuda:", "cuda:-1", "0", "cuda:0:1", "cuda 0", "", "cuda:0\n", "gpü"])
 def test_a_device_of_another_shape_is_refused(device: str) -> None:
     assert not is_device(device)
     refused(f"{HUB}\ndevice: {device!r}" if "\n" not in device else f'{HUB}\ndevice: "cuda:0\\n"', ".device")
@@ -105,8 +99,7 @@ def test_a_device_of_another_shape_is_refused(device: str) -> None:
 
 def test_the_same_device_may_be_repeated() -> None:
     assert (
-        read(f"{HUB}\nreplicas: [{{device: cuda:0}}, {{device: cuda:0}}]").replicas
-        == (Placement(device="cuda:0"),) * 2
+        read(f"{HUB}\nreplicas: [{{device: cuda:0}}, {{device: cuda:0}}]").replicas == (Placement(device="cuda:0"),) * 2
     )
 
 
@@ -163,9 +156,7 @@ def test_no_replicas_equals_one_explicit_replica() -> None:
         ("endpoint: 'http://host'\nmodel: m", "{endpoint: 'http://host/', model: m}"),
     ):
         assert (
-            read(f"{HUB}\n{shorthand}")
-            == read(f"{HUB}\nreplicas: [{entry}]")
-            == read(f"{HUB}\nreplicas:\n  - {entry}")
+            read(f"{HUB}\n{shorthand}") == read(f"{HUB}\nreplicas: [{entry}]") == read(f"{HUB}\nreplicas:\n  - {entry}")
         )
 
 
@@ -232,9 +223,7 @@ def test_an_artifact_of_no_known_form_is_refused() -> None:
     refused("artifact: models/a/b", ".artifact", '"models/a/b"')
 
 
-@pytest.mark.parametrize(
-    "lines", ["device: cpu", "{}", "replicas: [{device: cpu}, {endpoint: 'http://host'}]"]
-)
+@pytest.mark.parametrize("lines", ["device: cpu", "{}", "replicas: [{device: cpu}, {endpoint: 'http://host'}]"])
 def test_a_managed_placement_needs_artifact(lines: str) -> None:
     refused(lines, ".artifact", "no artifact")
 
@@ -390,9 +379,7 @@ def test_transformers_takes_no_further_keys() -> None:
 
 
 def test_the_python_engine_takes_any_plain_data() -> None:
-    options = read(
-        "artifact: a.b:C\nengine_args: {b: [1, x, ~, {z: 1.5, a: no}], a: true}"
-    ).engine_args.options
+    options = read("artifact: a.b:C\nengine_args: {b: [1, x, ~, {z: 1.5, a: no}], a: true}").engine_args.options
     assert options == {"a": True, "b": [1, "x", None, {"a": "no", "z": 1.5}]}
     assert list(options) == ["a", "b"] and list(options["b"][3]) == ["a", "z"]
 
@@ -409,9 +396,7 @@ def test_the_command_engine_needs_its_command() -> None:
 
 
 def test_command_options_are_text() -> None:
-    lines = (
-        f"{HUB}\nengine_args: {{engine: command, command: [vllm, serve, 1], env: {{A: 1}}, port_env: PORT}}"
-    )
+    lines = f"{HUB}\nengine_args: {{engine: command, command: [vllm, serve, 1], env: {{A: 1}}, port_env: PORT}}"
     options = read(lines).engine_args.options
     assert options["command"] == ["vllm", "serve", "1"] and options["env"] == {"A": "1"}
     assert (options["health_path"], options["metrics_path"], options["port_env"]) == (
@@ -436,17 +421,14 @@ def test_a_wrong_engine_argument_names_what_there_is() -> None:
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 64, "'1'"])
 def test_a_deployment_name_is_1_to_64_plain_characters(name: str) -> None:
-    config = parse_config(
-        f"global: {{model_catalog: {{deployments: {{{name}: {{artifact: stub}}}}}}}}", "x"
-    ).config
+    config = parse_config(f"global: {{model_catalog: {{deployments: {{{name}: {{artifact: stub}}}}}}}}", "x").config
     assert [each.name for each in config.deployments.values()] == [name.strip("'")]
 
 
 @pytest.mark.parametrize("name", ["''", "a/0", ".a", "-a", "a b", "x" * 65, "ä"])
 def test_another_deployment_name_is_refused(name: str) -> None:
     assert (
-        "the name"
-        in only_problem(f"global: {{model_catalog: {{deployments: {{{name}: {{artifact: stub}}}}}}}}").found
+        "the name" in only_problem(f"global: {{model_catalog: {{deployments: {{{name}: {{artifact: stub}}}}}}}}").found
     )
 
 

@@ -105,9 +105,7 @@ replicas:
     # end of it
 retries: 0
 """
-    assert resized(body, "cpu") == body.strip("\n").replace(
-        "  - # alone\n    device:\n      cuda:1   # far\n", ""
-    )
+    assert resized(body, "cpu") == body.strip("\n").replace("  - # alone\n    device:\n      cuda:1   # far\n", "")
 
 
 def test_an_entry_on_auto_is_given_a_device() -> None:
@@ -186,10 +184,7 @@ def test_a_config_in_json_stays_json(indent: int | None, place: dict[str, object
 
 
 def test_a_single_device_is_changed_in_place() -> None:
-    assert (
-        resized("device: 'cpu'  # here\nartifact: stub", "cuda:0")
-        == "device: 'cuda:0'  # here\nartifact: stub"
-    )
+    assert resized("device: 'cpu'  # here\nartifact: stub", "cuda:0") == "device: 'cuda:0'  # here\nartifact: stub"
 
 
 def test_a_single_device_becomes_replicas_when_there_are_more() -> None:
@@ -220,11 +215,7 @@ def test_an_attached_shorthand_becomes_a_list() -> None:
     text = document("endpoint: 'http://a'   # there\nmodel: m\nretries: 0")
     both = (Placement(endpoint="http://a", model="m"), Placement(endpoint="http://b"))
     after = set_placements(text, "p", both)
-    assert (
-        deployment(after).replicas == both
-        and "replicas:   # there\n" in after
-        and "\n        model" not in after
-    )
+    assert deployment(after).replicas == both and "replicas:   # there\n" in after and "\n        model" not in after
 
 
 @pytest.mark.parametrize("empty", ["replicas:", "replicas: ~", "replicas: null   # none"])
@@ -269,9 +260,7 @@ def test_a_new_artifact_is_quoted_like_the_old_one_or_as_it_must(old: str, new: 
 def test_an_artifact_within_braces_drops_its_revision_there() -> None:
     text = document("").replace("p:   # the one\n", f"p: {{revision: {COMMIT}, artifact: a/b}}  # c")
     assert "p: {artifact: c/d}  # c" in set_artifact(text, "p", "c/d")
-    text = document("").replace(
-        "p:   # the one\n", f"p: {{artifact: a/b, revision: {COMMIT}, retries: 1}}  # c"
-    )
+    text = document("").replace("p:   # the one\n", f"p: {{artifact: a/b, revision: {COMMIT}, retries: 1}}  # c")
     assert "p: {artifact: c/d, retries: 1}  # c" in set_artifact(text, "p", "c/d")
 
 
@@ -293,9 +282,7 @@ def test_other_line_ends_stay(newline: str) -> None:
     text = document(BLOCK).replace("\n", newline)
     for devices in (("cuda:0",), ("cuda:0", "cuda:1", "cpu"), ("cpu",)):
         after = set_placements(text, "p", on(*devices))
-        assert after.replace(newline, "") == set_placements(document(BLOCK), "p", on(*devices)).replace(
-            "\n", ""
-        )
+        assert after.replace(newline, "") == set_placements(document(BLOCK), "p", on(*devices)).replace("\n", "")
 
 
 def test_a_file_without_a_final_line_end_keeps_it_so() -> None:
@@ -316,9 +303,7 @@ def test_an_alias_that_is_edited_is_written_out_and_its_anchor_stays() -> None:
         "      p:", "      o: {artifact: stub, replicas: &two [{device: cpu}, {device: cpu}]}\n      p:"
     )
     after = set_placements(text, "p", on("cpu"))
-    assert after == text.replace("*two", "[{device: cpu}]") and deployment(after, "o").replicas == on(
-        "cpu", "cpu"
-    )
+    assert after == text.replace("*two", "[{device: cpu}]") and deployment(after, "o").replicas == on("cpu", "cpu")
 
 
 def test_a_change_that_would_reach_another_deployment_is_refused() -> None:
@@ -326,13 +311,9 @@ def test_a_change_that_would_reach_another_deployment_is_refused() -> None:
         "q: {artifact: stub}", "q: {artifact: stub, replicas: *two}"
     )
     whole = document("artifact: stub").replace("q: {artifact: stub}", "q: *p").replace("p:  ", "p: &p  ")
-    merged = (
-        document("artifact: stub").replace("q: {artifact: stub}", "q: {<<: *p}").replace("p:  ", "p: &p  ")
-    )
+    merged = document("artifact: stub").replace("q: {artifact: stub}", "q: {<<: *p}").replace("p:  ", "p: &p  ")
     for text in (shared, whole, merged):
-        with pytest.raises(
-            CannotEdit, match=r"deployment p cannot be edited in place: .*; change it by hand"
-        ):
+        with pytest.raises(CannotEdit, match=r"deployment p cannot be edited in place: .*; change it by hand"):
             set_placements(text, "p", on("cpu"))
     with pytest.raises(CannotEdit, match="taken from an anchor"):
         set_placements(whole, "q", on("cpu"))
@@ -465,9 +446,7 @@ def test_any_edit_says_what_was_asked_and_leaves_the_rest_byte_for_byte(
 
 @settings(max_examples=100, deadline=None)
 @given(documents(), st.integers(1, 3))
-def test_a_list_that_grew_and_shrank_again_is_the_text_that_it_was(
-    parts: tuple[str, str, str], more: int
-) -> None:
+def test_a_list_that_grew_and_shrank_again_is_the_text_that_it_was(parts: tuple[str, str, str], more: int) -> None:
     text = "".join(parts)
     placements = deployment(text).replicas
     back = set_placements(set_placements(text, "p", placements + on("mps") * more), "p", placements)

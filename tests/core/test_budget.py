@@ -23,9 +23,7 @@ from supervisor.core.budget import (
 QUOTAS = st.builds(Quota, st.integers(1, 10**7), st.integers(1, 10**6))
 
 
-@pytest.mark.parametrize(
-    ("cores", "threads"), [(1, 1), (2, 1), (3, 1), (4, 2), (7, 3), (16, 8), (32, 16), (128, 16)]
-)
+@pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (3, 1), (4, 2), (7, 3), (16, 8), (32, 16), (128, 16)])
 def test_default_is_half_the_budget_between_1_and_16(cores: int, threads: int) -> None:
     assert default_threads(cores) == threads
 
@@ -45,18 +43,14 @@ def test_a_quota_is_rounded_up_to_whole_cores(quota_us: int, period_us: int, cor
 
 
 @given(affinity=st.integers(1, 512), quotas=st.lists(QUOTAS, max_size=6))
-def test_budget_is_at_least_one_core_and_never_more_than_any_limit(
-    affinity: int, quotas: list[Quota]
-) -> None:
+def test_budget_is_at_least_one_core_and_never_more_than_any_limit(affinity: int, quotas: list[Quota]) -> None:
     budget = effective_budget(affinity, quotas)
     assert 1 <= budget <= affinity
     assert all(budget < quota.cores + 1 for quota in quotas)
     assert budget in {affinity, *(quota_cores(*quota) for quota in quotas)}
 
 
-@pytest.mark.parametrize(
-    ("budget", "configured", "threads"), [(128, 2, 2), (128, 32, 32), (4, 32, 4), (4, None, 2)]
-)
+@pytest.mark.parametrize(("budget", "configured", "threads"), [(128, 2, 2), (128, 32, 32), (4, 32, 4), (4, None, 2)])
 def test_a_configured_number_replaces_the_default_and_is_capped(
     budget: int, configured: int | None, threads: int
 ) -> None:
@@ -68,9 +62,7 @@ def test_a_positive_integer_is_a_thread_count(text: str) -> None:
     assert parse_threads(text) == int(text)
 
 
-@pytest.mark.parametrize(
-    "text", ["", " ", "0", "-4", "+4", "1.5", "many", "1_0", "٣", "²", "9" * 5000, "0x4"]
-)
+@pytest.mark.parametrize("text", ["", " ", "0", "-4", "+4", "1.5", "many", "1_0", "٣", "²", "9" * 5000, "0x4"])
 def test_anything_else_is_an_error_that_shows_what_was_found(text: str) -> None:
     with pytest.raises(StokerError, match="positive whole number of threads, found") as error:
         parse_threads(text)

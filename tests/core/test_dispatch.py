@@ -1,4 +1,4 @@
-"""Who gets the next request, what its end means, when a replica is ejected: spec 6 and 7, rule by rule and at random."""
+"""Who gets the next request, what its end means, when a replica is ejected (spec 6, 7): by rule and at random."""
 
 from __future__ import annotations
 

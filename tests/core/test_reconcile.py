@@ -99,9 +99,7 @@ class Fleet(RuleBasedStateMachine):
                 case Start():
                     assert action.number not in self.slots
                     self.born += 1
-                    self.slots[action.number] = Have(
-                        action.number, self.wanted[action.wanted], LOADING, 0, self.born
-                    )
+                    self.slots[action.number] = Have(action.number, self.wanted[action.wanted], LOADING, 0, self.born)
                 case Drain():
                     self.change(action.number, state=DRAINING, leaving=True)
                 case Forget():

@@ -1,4 +1,4 @@
-"""The template of a real model: replicas outlive it, a new one takes its place, and a broken one is told of (spec 5)."""
+"""The template of a real model: replicas outlive it, a new one takes its place, a broken one is told of (spec 5)."""
 
 from __future__ import annotations
 

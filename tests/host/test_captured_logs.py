@@ -79,19 +79,13 @@ def test_a_character_cut_between_two_reads_is_whole() -> None:
     assert split(b"\xe2\x82", b"\xac\n") == ["€"]
 
 
-@given(
-    data=st.lists(st.sampled_from([b"a", b"\r", b"\n", "é€😀".encode(), b"\xff", b"\x00", b" "])).map(
-        b"".join
-    )
-)
+@given(data=st.lists(st.sampled_from([b"a", b"\r", b"\n", "é€😀".encode(), b"\xff", b"\x00", b" "])).map(b"".join))
 def test_lines_are_those_of_the_rule(data: bytes) -> None:
     assert split(data) == expected_lines(data)
 
 
 @given(
-    data=st.lists(st.sampled_from([b"ab", b"\r", b"\n", b"\r\n", "€".encode(), b"x" * MAX_LINE_BYTES])).map(
-        b"".join
-    ),
+    data=st.lists(st.sampled_from([b"ab", b"\r", b"\n", b"\r\n", "€".encode(), b"x" * MAX_LINE_BYTES])).map(b"".join),
     cuts=st.lists(st.integers(0, 400_000)),
 )
 def test_how_the_bytes_arrive_does_not_matter(data: bytes, cuts: list[int]) -> None:
@@ -223,9 +217,7 @@ def test_rotation_keeps_the_newest_blocks_whole_and_in_order(
 
 
 @pytest.mark.parametrize("how", ["deleted", "moved", "folder deleted"])
-def test_a_file_that_was_taken_away_is_made_anew(
-    log: RotatingLog, path: Path, problems: Problems, how: str
-) -> None:
+def test_a_file_that_was_taken_away_is_made_anew(log: RotatingLog, path: Path, problems: Problems, how: str) -> None:
     log.write(b"before\n", 0.0)
     if how == "moved":
         path.rename(path.with_suffix(".old"))
@@ -238,9 +230,7 @@ def test_a_file_that_was_taken_away_is_made_anew(
     assert problems == []
 
 
-def test_an_outage_is_reported_once_and_so_is_its_end(
-    log: RotatingLog, path: Path, problems: Problems
-) -> None:
+def test_an_outage_is_reported_once_and_so_is_its_end(log: RotatingLog, path: Path, problems: Problems) -> None:
     path.mkdir(parents=True)
     for second in range(12):
         log.write(b"one\ntwo\n", float(second))
@@ -292,9 +282,7 @@ def test_an_error_while_writing_closes_the_file_and_loses_only_what_was_not_writ
     assert "2 lines are missing" in problems[1]
 
 
-def test_a_pipe_in_the_place_of_the_file_does_not_block(
-    log: RotatingLog, path: Path, problems: Problems
-) -> None:
+def test_a_pipe_in_the_place_of_the_file_does_not_block(log: RotatingLog, path: Path, problems: Problems) -> None:
     path.parent.mkdir()
     os.mkfifo(path)
     for _ in range(100):

@@ -145,9 +145,7 @@ def test_a_process_bound_to_one_core_has_a_budget_of_one() -> None:
         f"import os; os.sched_setaffinity(0, {{{core}}}); "
         "from supervisor.host.cpu import cpu_budget; print(cpu_budget().cores)"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
-    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert answer.stdout.strip() == "1"
 
 

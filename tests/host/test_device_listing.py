@@ -217,9 +217,7 @@ def amd_node(root: Path, number: int, minor: int, simds: int = 440) -> None:
     (card / "gpu_busy_percent").write_text("75\n")
 
 
-def test_amd_cards_come_from_the_kernel_in_rocm_order(
-    listed: Callable[..., DeviceReport], tmp_path: Path
-) -> None:
+def test_amd_cards_come_from_the_kernel_in_rocm_order(listed: Callable[..., DeviceReport], tmp_path: Path) -> None:
     amd_node(tmp_path, 0, 0, simds=0)
     amd_node(tmp_path, 10, 129)
     amd_node(tmp_path, 2, 128)
@@ -229,9 +227,7 @@ def test_amd_cards_come_from_the_kernel_in_rocm_order(
     assert (second.id, second.name, second.utilisation) == ("rocm:1", "AMD Instinct MI300X", 0.75)
 
 
-def test_a_card_without_readable_properties_is_not_listed(
-    listed: Callable[..., DeviceReport], tmp_path: Path
-) -> None:
+def test_a_card_without_readable_properties_is_not_listed(listed: Callable[..., DeviceReport], tmp_path: Path) -> None:
     (tmp_path / "sys/class/kfd/kfd/topology/nodes/1").mkdir(parents=True)
     assert gpu_ids(listed()) == []
 

@@ -66,9 +66,7 @@ def test_the_root_is_what_the_user_says_then_xdg_then_tmp(tmp_path: Path) -> Non
     assert runtime_root({}) == Path(f"/tmp/stoker-{os.geteuid()}")
 
 
-def test_a_relative_root_does_not_move_with_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_root_does_not_move_with_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert runtime_root({"STOKER_RUNTIME_DIR": "here"}) == tmp_path / "here"
 
@@ -117,9 +115,7 @@ def test_server_and_client_derive_the_same_socket_path_and_it_always_fits(length
     assert server.control == client.control
     for path in (server.control, server.engines, server.clients):
         assert len(os.fsencode(path)) <= SOCKET_PATH_BYTES
-    assert (server.sockets == server.folder) == (
-        len(str(deep)) + len("/blue/control.sock") <= SOCKET_PATH_BYTES
-    )
+    assert (server.sockets == server.folder) == (len(str(deep)) + len("/blue/control.sock") <= SOCKET_PATH_BYTES)
 
 
 def test_a_short_folder_is_used_where_a_socket_path_would_be_too_long(tmp_path: Path) -> None:
@@ -300,9 +296,7 @@ def test_leftovers_of_a_killed_supervisor_are_no_obstacle(home: RuntimeDir, root
 
 
 @pytest.mark.parametrize("nonsense", [b"", b"not json", b'{"pid": "x"}', b'{"name": "\xff"}', b"\xff\x00"])
-def test_a_lock_that_says_nonsense_is_still_held(
-    home: RuntimeDir, held: RuntimeLock, nonsense: bytes
-) -> None:
+def test_a_lock_that_says_nonsense_is_still_held(home: RuntimeDir, held: RuntimeLock, nonsense: bytes) -> None:
     home.lock.write_bytes(nonsense)
     with pytest.raises(AlreadyRunning, match="pid unknown"):
         acquire(home)
@@ -399,9 +393,7 @@ os.read(int(gate), 1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="watches the orphan through a pidfd")
-def test_a_kill_frees_the_name_although_a_child_lives_on(
-    home: RuntimeDir, root: Path, tmp_path: Path
-) -> None:
+def test_a_kill_frees_the_name_although_a_child_lives_on(home: RuntimeDir, root: Path, tmp_path: Path) -> None:
     """SIGKILL leaves no time to clean up; an engine that outlives the supervisor must not hold its lock."""
     gate, opener = os.pipe()
     command = [sys.executable, "-c", HOLD, str(root), str(tmp_path / "logs"), str(gate)]

@@ -34,9 +34,7 @@ def test_a_state_reaches_an_abstract_socket() -> None:
         assert systemd.recv(100) == b"STOPPING=1"
 
 
-@pytest.mark.parametrize(
-    "address", [None, "", "relative", "vsock:2:1", "/nowhere/at/all", "/" + "x" * 300, "@"]
-)
+@pytest.mark.parametrize("address", [None, "", "relative", "vsock:2:1", "/nowhere/at/all", "/" + "x" * 300, "@"])
 def test_nobody_listening_is_no_error(address: str | None) -> None:
     assert not notify("READY=1", {} if address is None else {"NOTIFY_SOCKET": address})
 

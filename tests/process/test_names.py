@@ -98,6 +98,7 @@ def test_an_api_key_is_asked_for_and_never_shown(serve: Serve) -> None:
     assert running.post("/v1/embeddings", body, {"authorization": "Bearer s3cret-value"}).status == 200
     assert running.get("/health").status == 200
     assert "s3cret-value" not in running.log() and RUNTIME_VARIABLE in running.environ
-    assert b"s3cret-value" not in running.request(
-        "GET", "/v1/inventory", b"", {"authorization": "Bearer s3cret-value"}
-    ).body
+    assert (
+        b"s3cret-value"
+        not in running.request("GET", "/v1/inventory", b"", {"authorization": "Bearer s3cret-value"}).body
+    )

@@ -1,4 +1,4 @@
-"""What engines print and what they leave behind: whole lines, last words, groups that are empty at the end (spec 8, 12)."""
+"""What engines print and leave behind: whole lines, last words, groups that are empty at the end (spec 8, 12)."""
 
 from __future__ import annotations
 

