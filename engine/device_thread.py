@@ -36,6 +36,7 @@ from engine.messages import (
     Route,
 )
 from engine.outbox import Outbox
+from engine.threads.shadows import Threads, Untouched, threads_for
 
 
 @dataclasses.dataclass(slots=True, frozen=True)
@@ -61,6 +62,7 @@ class Gauges:
     busy_s: float = 0.0
     cancelled_rows: int = 0
     gpu_bytes: int = 0
+    threads: int = 0
 
 
 class _OpenJob:
@@ -96,6 +98,7 @@ class DeviceThread(threading.Thread):
         self._jobs: dict[int, _OpenJob] = {}
         self._generations: dict[int, _OpenGeneration] = {}
         self._batcher: Batcher[int] = Batcher(max_tokens=1, max_rows=1)
+        self.threads: Threads = Untouched(spec.threads)
 
     # ------------------------------------------------------------------------------- from the I/O loop
 
@@ -140,7 +143,10 @@ class DeviceThread(threading.Thread):
         verdict = golden.check(self._backend)
         self._batcher = Batcher(max_tokens=self._backend.max_num_batched_tokens, max_rows=self._backend.max_num_seqs)
         card = self._backend.card()
-        self._outbox.put(Register(PROTOCOL, os.getpid(), msgspec.structs.replace(card, golden=verdict)))
+        self.threads = threads_for(self._spec, self._backend, card)
+        self.gauges.threads = self.threads.size
+        said = msgspec.structs.replace(card, golden=verdict, threads=self.threads.size)
+        self._outbox.put(Register(PROTOCOL, os.getpid(), said))
 
     def _turn(self) -> None:
         self._admit(self._take())
@@ -201,6 +207,7 @@ class DeviceThread(threading.Thread):
 
     def _forward(self, keys: list[tuple[int, int]]) -> None:
         rows = [self._jobs[exchange].job.rows[index] for exchange, index in keys]
+        before = self.gauges.busy_s
         try:
             outputs = self._timed_forward(rows)
         except Exception as error:
@@ -208,8 +215,24 @@ class DeviceThread(threading.Thread):
             return
         for (exchange, index), output in zip(keys, outputs, strict=True):
             self._deliver(exchange, index, output)
+        self._learn(rows, outputs, self.gauges.busy_s - before)
+
+    def _learn(self, rows: Sequence[Row], outputs: Sequence[Any], seconds: float) -> None:
+        """What the learning of threads makes of a served forward (spec 9): passes over it again, while nobody waits."""
+        started = time.monotonic()
+        self.gauges.forward_started = started
+        self.threads.after(rows, outputs, seconds, self._work_waits)
+        self.gauges.forward_started = None
+        self.gauges.busy_s += time.monotonic() - started
+        if (report := self.threads.news()) is not None:
+            self._outbox.put(report)
+
+    def _work_waits(self) -> bool:
+        return bool(len(self._batcher) or self._generations or not self._inbox.empty())
 
     def _timed_forward(self, rows: Sequence[Row]) -> Sequence[Any]:
+        self.threads.before(rows)
+        self.gauges.threads = self.threads.size
         started = time.monotonic()
         self.gauges.forward_started = started
         try:
@@ -249,6 +272,7 @@ class DeviceThread(threading.Thread):
 
     def _step(self) -> None:
         """One decode step of every generation under way; what it brought goes out, what ended leaves."""
+        self.threads.before_step()
         running = list(self._generations.items())[: self._backend.max_num_seqs]
         started = time.monotonic()
         self.gauges.forward_started = started

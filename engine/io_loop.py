@@ -153,9 +153,11 @@ class IoLoop:
             cancelled_rows=gauges.cancelled_rows,
             rss_bytes=_resident_bytes(),
             gpu_bytes=gauges.gpu_bytes,
-            threads=self._spec.threads,
+            threads=gauges.threads or self._spec.threads,
         )
         self._send((heartbeat, None))
+        if (report := self._device.threads.report()) is not None:
+            self._send((report, None))
 
     def _leave(self, code: ExitCode) -> ExitCode:
         self._socket.close(linger=FLUSH_MS)

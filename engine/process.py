@@ -54,6 +54,8 @@ def serve(spec: LaunchSpec, lifeline: int, loaded: Backend | None = None) -> Exi
     from engine.io_loop import IoLoop
     from engine.outbox import Outbox
 
+    if spec.cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, spec.cores)  # every thread that starts from here on inherits it
     outbox = Outbox()
     device = DeviceThread(spec, outbox, loaded)
     loop = IoLoop(spec, device, outbox, lifeline)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import itertools
 import os
 import sys
 import traceback
@@ -172,8 +171,8 @@ class PythonBackend(Backend):
     def _spoken(self, row: Row) -> _Pieces | Exception:
         """A generator run to its end; what it raised is the output of this row alone."""
         try:
-            pieces = _Pieces(self._pieces(row.data), row.data["sampling"])
-            return pieces.run_out()
+            sampling = shapes.Sampling(**{name: row.data[name] for name in shapes.Sampling.__struct_fields__})
+            return _Pieces(self._pieces(row.data), sampling).run_out()
         except Exception as error:
             return error
 
@@ -236,8 +235,8 @@ def _length(data: Any) -> int:
 
 
 def _prompt_row(prompt: shapes.Text, messages: list[dict[str, Any]], sampling: shapes.Sampling) -> dict[str, Any]:
-    """A row of `generate`: `prompt` (of a chat: its last message), all `messages`, and how to sample."""
-    return {"prompt": prompt, "messages": messages, "sampling": sampling}
+    """A row of `generate`: `prompt` (of a chat: its last message), all `messages`, and each field of `Sampling`."""
+    return {"prompt": prompt, "messages": messages, **msgspec.structs.asdict(sampling)}
 
 
 # ------------------------------------------------------------------------------------------------ answers of forward

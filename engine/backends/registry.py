@@ -17,5 +17,9 @@ def build(spec: LaunchSpec) -> Backend:
             from engine.backends.transformers import TransformersBackend
 
             return TransformersBackend(spec)
+        case "python":
+            from engine.backends.python import PythonBackend
+
+            return PythonBackend(spec)
         case other:
-            raise LoadError(f"engine {other!r} is not built yet; there are: transformers, stub", final=True)
+            raise LoadError(f"no engine is called {other!r}; there are: transformers, python, stub", final=True)

@@ -162,6 +162,7 @@ def task_of(folder: Path) -> str:
 class TransformersBackend(Backend):
     """The model of a launch specification; its `options` are `Options`. Raises LoadError."""
 
+    repeatable = True
     _artifact: Artifact
     _task: Task
     _digest: str

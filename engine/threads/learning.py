@@ -327,6 +327,10 @@ class Learner:
             case _:
                 return []
 
+    def gave_up(self, seconds: float) -> None:
+        """A warm pass was run, and work came before the candidate."""
+        self.explored_s += seconds
+
     # ------------------------------------------------------------------------------------------- moving
 
     def _end_exploration(self, each: _Range) -> list[ThreadNews]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -368,6 +370,13 @@ class Dispatching(RuleBasedStateMachine):
         self.born += 1
         self.pool.members[index] = Member(f"m/{self.born}", in_rotation=True)
         assert not self.pool.members[index].standing.is_ejected(self.now)
+
+    @rule(needed=st.integers(0, 4), base=st.sampled_from([1.0, 2.0]))
+    def reload(self, needed: int, base: float) -> None:
+        before = [dataclasses.astuple(member.standing) for member in self.pool.members]
+        percent = self.pool.policy.max_ejection_percent
+        self.pool.policy = Policy(needed, base, 4.0, percent)
+        assert [dataclasses.astuple(member.standing) for member in self.pool.members] == before
 
     @rule(data=st.data(), serving=st.booleans())
     def a_replica_leaves_rotation_or_returns(self, data: st.DataObject, serving: bool) -> None:

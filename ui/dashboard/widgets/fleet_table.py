@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 from rich.segment import Segment
-from rich.style import Style
 from textual import events
 from textual.binding import BindingType
 from textual.geometry import Region, Size
@@ -23,7 +22,7 @@ from textual.strip import Strip
 from ui.dashboard import keymap, words
 from ui.dashboard.columns import Layout
 from ui.dashboard.keymap import Place
-from ui.dashboard.paint import CURSOR, GROUP, Painter, Piece, Tone
+from ui.dashboard.paint import Ground, Painter, Piece, Tone
 from ui.dashboard.rows import Order, Row, RowKey
 
 TITLE_ROWS = 1
@@ -65,7 +64,6 @@ class FleetTable(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         self._key: RowKey | None = None
         self.marks: set[RowKey] = set()
         self.jumped_at = float("-inf")
-        self._backgrounds: dict[tuple[Tone, str], Style] = {}
 
     # ----------------------------------------------------------------------------------------------- contents
 
@@ -210,12 +208,7 @@ class FleetTable(Painter, ScrollView, can_focus=True, inherit_bindings=False):
 
     def watch_has_focus(self, focused: bool) -> None:
         super().watch_has_focus(focused)
-        self._backgrounds.clear()
         self.refresh()
-
-    def notify_style_update(self) -> None:
-        self._backgrounds.clear()
-        super().notify_style_update()
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width
@@ -245,29 +238,20 @@ class FleetTable(Painter, ScrollView, can_focus=True, inherit_bindings=False):
 
     def _draw_row(self, index: int, width: int) -> Strip:
         row = self._rows[index]
-        ground = CURSOR if index == self._cursor else ("" if row.key.is_replica else GROUP)
+        ground = Ground.PLAIN if row.key.is_replica else Ground.GROUP
+        ground = Ground.CURSOR if index == self._cursor else ground
         gap = " " * self._layout_of_columns.gap
-        segments = [Segment("▌" if row.key in self.marks else " ", self._on(Tone.MARK, ground))]
-        blank = self._on(Tone.TEXT, ground)
+        segments = [Segment("▌" if row.key in self.marks else " ", self.look(Tone.MARK, ground))]
+        blank = self.look(Tone.TEXT, ground)
         used = 1
         for placed, (text, tone) in zip(self._layout_of_columns.placed, row.cells, strict=False):
             if used >= width:
                 break
             cells = min(placed.width, width - used)
-            segments.append(Segment(words.fit(text, cells, placed.column.right), self._on(tone, ground)))
+            segments.append(Segment(words.fit(text, cells, placed.column.right), self.look(tone, ground)))
             segments.append(Segment(gap, blank))
             used += cells + len(gap)
         return Strip(segments).adjust_cell_length(width, blank)
-
-    def _on(self, tone: Tone, ground: str) -> Style:
-        """The style of a tone on the cursor's background, a group's, or the table's own."""
-        style = self._backgrounds.get((tone, ground))
-        if style is None:
-            style = self.look(tone)
-            if ground:
-                style += self.blended(ground)
-            self._backgrounds[(tone, ground)] = style
-        return style
 
 
 def _first_replica(rows: list[Row]) -> int:
