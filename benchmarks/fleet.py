@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.support import Running
 
 
 @contextlib.contextmanager
-def serving(config: str, replicas: int) -> Iterator[Running]:
+def serving(config: str, replicas: int, environ: Mapping[str, str] | None = None) -> Iterator[Running]:
     """A supervisor whose replicas are ready."""
     with tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder:
-        running = Running(Path(folder), config)
+        running = Running(Path(folder), config, environ=environ)
         try:
             running.wait_ready(replicas)
             yield running

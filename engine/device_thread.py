@@ -8,6 +8,7 @@ when there is nothing to do.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import queue
 import threading
@@ -21,6 +22,7 @@ import msgspec
 from engine import golden
 from engine.backends.base import Backend, Generation, Job, LoadError, RequestError, Row, error_body
 from engine.backends.registry import build
+from engine.backends.shapes import NotFiniteError
 from engine.batching import Batcher
 from engine.messages import (
     PROTOCOL,
@@ -61,6 +63,7 @@ class Gauges:
     tokens: int = 0
     busy_s: float = 0.0
     cancelled_rows: int = 0
+    nan_outputs: int = 0
     gpu_bytes: int = 0
     threads: int = 0
 
@@ -273,7 +276,10 @@ class DeviceThread(threading.Thread):
     def _step(self) -> None:
         """One decode step of every generation under way; what it brought goes out, what ended leaves."""
         self.threads.before_step()
-        running = list(self._generations.items())[: self._backend.max_num_seqs]
+        running = list(
+            itertools.islice(self._generations.items(), self._backend.max_num_seqs)
+        )  # first come, first served
+        self.gauges.queued_rows = len(self._batcher) + len(self._generations) - len(running)
         started = time.monotonic()
         self.gauges.forward_started = started
         try:
@@ -293,16 +299,24 @@ class DeviceThread(threading.Thread):
 
     def _speak(self, exchange: int, opened: _OpenGeneration) -> None:
         generation = opened.generation
+        if generation.error is not None:
+            self._abandon(exchange, generation.error)
+            return
         if opened.stream and (piece := generation.take()) is not None:
             self._outbox.put(Chunk(exchange), piece)
         if not generation.done:
             return
         del self._generations[exchange]
+        self._backend.release(generation)
         if opened.stream:
             self._outbox.put(End(exchange))
-        else:
-            self._outbox.put(Answer(exchange, 200), generation.answer())
-        self._backend.release(generation)
+            return
+        try:
+            body = generation.answer()
+        except Exception as error:
+            self._break(exchange, error)
+            return
+        self._outbox.put(Answer(exchange, 200), body)
 
     # ------------------------------------------------------------------------------- what went wrong
 
@@ -312,6 +326,7 @@ class DeviceThread(threading.Thread):
 
     def _break(self, exchange: int, error: Exception) -> None:
         """An error of the engine or of user code: 500 for this caller, the traceback in the replica's log."""
+        self.gauges.nan_outputs += isinstance(error, NotFiniteError)
         traceback.print_exception(error)
         message = f"{type(error).__name__}: {error}"
         self._outbox.put(Answer(exchange, 500), error_body(message, kind="server_error", code="engine_error"))

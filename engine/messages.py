@@ -238,7 +238,7 @@ class CountTime(msgspec.Struct, frozen=True):
 
 
 class ThreadRange(msgspec.Struct, frozen=True, kw_only=True):
-    """What the learning of threads knows of one range of sizes. learned: the best count; gain: share of time it saves."""
+    """What the learning of threads knows of one range of sizes. learned: the best count; gain: time that it saves."""
 
     label: str
     state: str

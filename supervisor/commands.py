@@ -138,19 +138,19 @@ class Commands:
         return self._accepted(f"restarting {slot.name}")
 
     def _eject(self, command: Eject) -> Accepted:
-        slot = self._ready(command.replica)
+        slot = self._ready(command.replica, command.incarnation)
         self._told("eject", slot.name)
         self._fleet.eject(slot)
         return self._accepted(f"ejected {slot.name}")
 
     def _readmit(self, command: Readmit) -> Accepted:
-        slot = self._ready(command.replica)
+        slot = self._ready(command.replica, command.incarnation)
         self._told("readmit", slot.name)
         self._fleet.readmit(slot)
         return self._accepted(f"readmitted {slot.name}")
 
-    def _ready(self, name: str) -> Slot:
-        slot = self._fleet.slot(name)
+    def _ready(self, name: str, incarnation: int | None) -> Slot:
+        slot = self._fleet.slot(name, incarnation)
         if slot.state is not State.READY or slot.target is None:
             raise CommandRefused(f"{name} is {slot.state}; only a ready replica is ejected or readmitted")
         return slot

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from engine.messages import Card
@@ -52,6 +52,7 @@ from supervisor.links.http import HttpLink
 from supervisor.links.zeromq import EngineLink
 from supervisor.slots.attached import AttachedSlot
 from supervisor.slots.base import AttachedMake, Intent, Make, ManagedMake, Slot
+from supervisor.slots.command import CommandSlot
 from supervisor.slots.making import Machine, make
 from supervisor.slots.managed import ManagedSlot
 
@@ -292,6 +293,17 @@ class Fleet:
     def on_drained(self, slot: Slot, seconds: float) -> None:
         self.groups[slot.deployment].drains.record(seconds)
 
+    def free_cores(self, slot: Slot, count: int) -> Sequence[int]:
+        taken = {
+            core
+            for other in self.slots()
+            if isinstance(other, ManagedSlot) and other is not slot
+            for core in other.cores
+        }
+        free = [core for core in self._around.machine.cores if core not in taken]
+        (cores,) = budget.spread(free, [count])
+        return cores or ()
+
     def on_moved(self, slot: Slot) -> None:
         group = self.groups[slot.deployment]
         if slot.state is State.STOPPED and slot.intent is Intent.LEAVE:
@@ -387,7 +399,8 @@ class Fleet:
         name = f"{deployment}/{number}"
         file = RotatingLog(log_file(self._around.logs, name), self._on_log_problem)
         log = ReplicaLog(name, self._around.log_thread.sink(file), self._around.on_log)
-        return ManagedSlot(self, deployment, number, self._born, item, log)
+        kind = CommandSlot if item.spec.engine == "command" else ManagedSlot
+        return kind(self, deployment, number, self._born, item, log)
 
     def _on_log_problem(self, message: str) -> None:
         """Called on the log thread."""
@@ -466,7 +479,9 @@ class Fleet:
                     )
                 case Ejected():
                     _count(group.ejections, member.name)
-                    self._tell(ReplicaEjected, member, seconds=consequence.length_s, timeouts=consequence.timeouts)
+                    by = "hand" if member.standing.by_hand else "timeouts"
+                    seconds, timeouts = consequence.length_s, consequence.timeouts
+                    self._tell(ReplicaEjected, member, seconds=seconds, timeouts=timeouts, by=by)
                     self._loop.call_later(consequence.length_s + 0.001, self._cool_down, lane)
                 case Withheld():
                     _count(group.withheld, consequence.reason.value)

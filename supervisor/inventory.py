@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 import psutil
 
+from supervisor.control.events import uncertified
 from supervisor.control.messages import (
     DeploymentStatus,
     DeviceStatus,
@@ -123,9 +124,15 @@ def deployment_status(group: Group, now: float) -> DeploymentStatus:
             "max_num_batched_tokens": deployment.max_num_batched_tokens,
             "timeout_ms": deployment.timeout_ms,
         },
-        warnings=[],
+        warnings=_warnings(deployment.name, rows),
         replicas=rows,
     )
+
+
+def _warnings(deployment: str, rows: Sequence[ReplicaStatus]) -> list[str]:
+    if any(row.thread_table is not None and row.thread_table.certified is False for row in rows):
+        return [f"threads_uncertified: it {uncertified(deployment)}"]
+    return []
 
 
 def replica_status(slot: Slot, now: float) -> ReplicaStatus:
@@ -174,6 +181,8 @@ def replica_status(slot: Slot, now: float) -> ReplicaStatus:
         last_exit=slot.last_exit,
         last_lines=slot.last_lines,
         card=slot.card,
+        cores=list(facts.cores),
+        thread_table=facts.thread_table,
     )
 
 

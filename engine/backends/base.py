@@ -57,10 +57,12 @@ class Job(ABC):
 
 
 class Generation(ABC):
-    """A request that is answered token by token. The device thread steps it until `done`."""
+    """A request that is answered token by token. The device thread steps it until `done`, or until a step sets `error`:
+    this one cannot go on, the others can."""
 
     tokens: int
     done: bool = False
+    error: Exception | None = None
 
     @abstractmethod
     def take(self) -> bytes | None:

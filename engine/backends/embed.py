@@ -264,7 +264,7 @@ class EmbedTask:
     def prepare(self, route: Route, body: bytes, stream: bool) -> Job:
         """Read and tokenise a request; there is nothing to stream. Raises RequestError."""
         asked = shapes.parse_embeddings(body)
-        return _EmbedJob(asked, self._rows(asked), self._cut(asked), self._served)
+        return _EmbedJob(asked, self.rows_of(asked.inputs), self._cut(asked), self._served)
 
     def forward(self, rows: Sequence[Row]) -> list[Vectors]:
         """One vector (dimensions,) a row, in order."""
@@ -286,18 +286,19 @@ class EmbedTask:
         texts = ["Hello", "Grüße, 世界! 🙂", pangram]
         return [msgspec.json.encode({"input": texts}), msgspec.json.encode({"input": [[1, 2, 3]]})]
 
-    def _finish(self, pooled: torch.Tensor) -> torch.Tensor:
-        for head in self._heads:
-            pooled = head(pooled)
-        return pooled
-
-    def _rows(self, asked: shapes.EmbeddingsRequest) -> list[Row]:
-        shapes.require_vocabulary(asked.inputs, self._encoder.vocabulary, "input")
-        rows = [Row(len(ids), ids) for ids in self._tokeniser.encode(asked.inputs)]
+    def rows_of(self, inputs: Sequence[shapes.Text]) -> list[Row]:
+        """A row an input. Raises RequestError."""
+        shapes.require_vocabulary(inputs, self._encoder.vocabulary, "input")
+        rows = [Row(len(ids), ids) for ids in self._tokeniser.encode(inputs)]
         for index, row in enumerate(rows):
             if not row.tokens:
                 raise RequestError(f"input[{index}]: no tokens in this text", param=f"input[{index}]")
         return rows
+
+    def _finish(self, pooled: torch.Tensor) -> torch.Tensor:
+        for head in self._heads:
+            pooled = head(pooled)
+        return pooled
 
     def _cut(self, asked: shapes.EmbeddingsRequest) -> int | None:
         """The length to cut vectors to, None for whole ones. Raises RequestError."""

@@ -10,6 +10,7 @@ replicas. The folder may be deleted at any time.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import shutil
 import tempfile
@@ -85,14 +86,13 @@ def _publish(aside: Path, folder: Path) -> None:
 
 def _convert(file: Path, dtype: torch.dtype, target: Path) -> None:
     """Through transformers' own reader, which knows the names and layouts of each architecture."""
-    os.environ["TQDM_DISABLE"] = "1"  # its bar has a watcher thread, and no thread may exist before a fork
     with calm():
         from safetensors.torch import save_file
         from tqdm import tqdm
         from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
         from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-    tqdm.monitor_interval = 0
+    tqdm.monitor_interval = 0  # no watcher thread: none may exist before a fork
     be_single_threaded()
     try:
         described = load_gguf_checkpoint(str(file))["config"]
@@ -100,15 +100,18 @@ def _convert(file: Path, dtype: torch.dtype, target: Path) -> None:
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(config)
         _say(f"{file.name}: {described.get('model_type')}, its vocabulary is read, its weights are next")
-        weights = load_gguf_checkpoint(str(file), return_tensors=True, model_to_load=model, torch_dtype=dtype)["tensors"]
+        with contextlib.redirect_stderr(io.StringIO()):  # a bar is no line of a log
+            read = load_gguf_checkpoint(str(file), return_tensors=True, model_to_load=model, torch_dtype=dtype)
         _say(f"{file.name}: weights are dequantised, its tokeniser is next")
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     except (ImportError, ValueError, KeyError, NotImplementedError) as error:
         raise LoadError(f"{file.name}: transformers cannot read it: {error}", final=True) from error
+    weights = read["tensors"]
     _require_all(file, model, weights)
     config.architectures = [type(model).__name__]
     config.dtype = dtype
-    save_file({name: weight.contiguous() for name, weight in weights.items()}, target / "model.safetensors", {"format": "pt"})
+    contiguous = {name: weight.contiguous() for name, weight in weights.items()}
+    save_file(contiguous, target / "model.safetensors", {"format": "pt"})
     config.save_pretrained(target)
     tokenizer.save_pretrained(target)
 

@@ -7,8 +7,7 @@ answers is its `task`, said in the config or by the class, so a wrong route is a
 raises, also `SystemExit`, is an answer of 500 with the message and a traceback in the replica's log.
 
 A row that fails must not take its neighbours along. The device thread sees to that for `forward`, by trying the
-requests of a failed forward one by one; generators are run here, so here each keeps its own error. The first piece of a
-stream is made in `prepare`, so that a generator that fails at once is an answer of 500 and no broken stream.
+requests of a failed forward one by one; a generator keeps its own error (`Generation.error`).
 """
 
 from __future__ import annotations
@@ -121,9 +120,7 @@ class PythonBackend(Backend):
                 return self._speech(row, chat.sampling, writing, stream)
 
     def forward(self, rows: Sequence[Row]) -> Sequence[Any]:
-        if self._task == "generate" and hasattr(self._user, "stream"):
-            return [self._spoken(row) for row in rows]
-        return self._forward([row.data for row in rows])
+        return self._outputs([row.data for row in rows])
 
     def step(self, generations: Sequence[Generation]) -> None:
         for generation in generations:
@@ -152,35 +149,32 @@ class PythonBackend(Backend):
         given = {name: value for name, value in self._spec.options.items() if name != FORKABLE}
         return {"device": device, "threads": self._spec.threads, **given}
 
-    def _forward(self, rows: list[Any]) -> Sequence[Any]:
+    def _outputs(self, rows: list[Any]) -> Sequence[Any]:
         with _no_way_out():
             outputs = _plain(self._user.forward(rows))
         if not isinstance(outputs, list | tuple) or len(outputs) != len(rows):
             found = f"{len(outputs)} outputs" if isinstance(outputs, list | tuple) else type(outputs).__name__
-            raise UserCodeError(f"forward was given {len(rows)} rows; expected a list of as many outputs, found {found}")
+            raise UserCodeError(f"expected forward to return a list of {len(rows)} outputs, one a row; found {found}")
         return outputs
 
     def _speech(
         self, row: dict[str, Any], sampling: shapes.Sampling, writer: shapes.Writer, stream: bool
     ) -> Job | Generation:
+        """How a text is made: by steps where the class or the caller streams, else in a forward with others."""
         tokens = _length(row["prompt"])
+        if hasattr(self._user, "stream"):
+            return _Speech(writer, tokens, _Pieces(self._streamed(row), sampling))
         if stream:
-            return _Speech(writer, tokens, _Pieces(self._pieces(row), sampling))
+            return _Speech(writer, tokens, _Pieces(self._at_once(row), sampling))
         return _SpeechJob(Row(tokens, row), sampling, writer)
 
-    def _spoken(self, row: Row) -> _Pieces | Exception:
-        """A generator run to its end; what it raised is the output of this row alone."""
-        try:
-            sampling = shapes.Sampling(**{name: row.data[name] for name in shapes.Sampling.__struct_fields__})
-            return _Pieces(self._pieces(row.data), sampling).run_out()
-        except Exception as error:
-            return error
+    def _streamed(self, row: dict[str, Any]) -> Iterator[Any]:
+        """The class's own pieces; its generator begins with the first that is asked for."""
+        yield from self._user.stream(row)
 
-    def _pieces(self, row: dict[str, Any]) -> Iterator[Any]:
-        """What the class says to a prompt, piece by piece; all at once where it has only `forward`."""
-        if hasattr(self._user, "stream"):
-            return iter(self._user.stream(row))
-        return iter(self._forward([row]))
+    def _at_once(self, row: dict[str, Any]) -> Iterator[Any]:
+        """The one piece of a class that has only `forward`."""
+        yield from self._outputs([row])
 
 
 _INPUT_FIELDS = {"embed": "input", "classify": "input", "rerank": "query", "generate": "prompt"}
@@ -341,15 +335,6 @@ class _Pieces:
             self._look_for_end()
         return self._show()
 
-    def run_out(self) -> _Pieces:
-        """All of it at once."""
-        try:
-            while self.reason is None:
-                self.next()
-        finally:
-            self.close()
-        return self
-
     def close(self) -> None:
         """Nobody reads on: let the generator clean up."""
         if hasattr(self._source, "close"):
@@ -371,7 +356,7 @@ class _Pieces:
 
 
 class _SpeechJob(Job):
-    """A generated answer that was not asked for as a stream: one row, whose output is all of its pieces."""
+    """A generated answer of a class that has only `forward`, not asked for as a stream: one row, one text."""
 
     def __init__(self, row: Row, sampling: shapes.Sampling, writer: shapes.Writer) -> None:
         self.rows = [row]
@@ -379,40 +364,32 @@ class _SpeechJob(Job):
         self._writer = writer
 
     def answer(self, outputs: Sequence[Any]) -> bytes:
-        (output,) = outputs
-        if isinstance(output, Exception):
-            raise output
-        pieces = output if isinstance(output, _Pieces) else _Pieces(iter([output]), self._sampling).run_out()
-        usage = shapes.Usage.of(self.rows[0].tokens, pieces.count)
-        return self._writer.whole(pieces.text, pieces.reason or "stop", usage)
+        pieces = _Pieces(iter(outputs), self._sampling)
+        while pieces.reason is None:
+            pieces.next()
+        return self._writer.whole(pieces.text, pieces.reason, shapes.Usage.of(self.rows[0].tokens, pieces.count))
 
 
 class _Speech(Generation):
-    """A generated answer on its way as a stream. Made with its first piece, so that it begins or fails at once."""
+    """A generated answer that is made piece by piece."""
 
     def __init__(self, writer: shapes.Writer, prompt_tokens: int, pieces: _Pieces) -> None:
         self.tokens = prompt_tokens
         self._writer = writer
         self._pieces = pieces
-        first = pieces.next()
-        self._news = [writer.first(), *self._events(first)]
+        self._news: list[bytes] = []
+        self._begun = False
 
     def advance(self) -> None:
-        """The next piece; where the class fails, an event that says so is the last."""
-        if self._pieces.reason is None:
-            try:
-                self._news += self._events(self._pieces.next())
-            except Exception as error:
-                traceback.print_exc()
-                self._news.append(shapes.stream_error(f"{type(error).__name__}: {error}"))
-                self.done = True
-                return
-        if self._pieces.reason is not None:
-            self._news.append(self._writer.last(self._pieces.reason, self._usage()))
+        """The next piece. What the class raises ends this answer alone."""
+        try:
+            self._say(self._pieces.next())
+        except Exception as error:
+            self.error = error
             self.done = True
 
     def close(self) -> None:
-        """It ended, or its caller left."""
+        """It ended, or its caller left: the class's generator may clean up."""
         try:
             self._pieces.close()
         except Exception:
@@ -424,10 +401,19 @@ class _Speech(Generation):
         return news or None
 
     def answer(self) -> bytes:
+        if self.error is not None:
+            raise self.error
         return self._writer.whole(self._pieces.text, self._pieces.reason or "stop", self._usage())
 
-    def _events(self, text: str) -> list[bytes]:
-        return [self._writer.piece(text)] if text else []
+    def _say(self, text: str) -> None:
+        if not self._begun:
+            self._begun = True
+            self._news.append(self._writer.first())
+        if text:
+            self._news.append(self._writer.piece(text))
+        if self._pieces.reason is not None:
+            self._news.append(self._writer.last(self._pieces.reason, self._usage()))
+            self.done = True
 
     def _usage(self) -> shapes.Usage:
         return shapes.Usage.of(self.tokens, self._pieces.count)

@@ -51,6 +51,10 @@ class OutputError(StokerError):
     """What a backend computed is no answer (NaN, infinity, a wrong count): the engine's fault, 500."""
 
 
+class NotFiniteError(OutputError):
+    """What a backend computed has no JSON: NaN or infinity. Counted as `nan_outputs`."""
+
+
 # --------------------------------------------------------------------------------------------- what was asked
 
 
@@ -384,6 +388,7 @@ def _refuse_format(found: Any) -> None:
 
 # ------------------------------------------------------------------------------------------- faults of a body
 
+
 def _decode(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
     try:
         return bodies.decode(decoder, body)
@@ -533,7 +538,7 @@ def _require_outputs(found: int, expected: int) -> None:
 def _require_finite(vector: Sequence[float]) -> None:
     # One sum first instead of a test a number: NaN and infinity stay in it.
     if not math.isfinite(sum(vector)) and not all(map(math.isfinite, vector)):
-        raise OutputError("the model gave NaN or infinity")
+        raise NotFiniteError("the model gave NaN or infinity")
 
 
 # -------------------------------------------------------------------------------------- completions, streamed

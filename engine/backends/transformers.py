@@ -18,14 +18,14 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 import torch
 
 from engine.backends.artifacts import Artifact, read_json, resolve, weights_digest
 from engine.backends.base import Backend, Generation, Job, LoadError, RequestError, Row
-from engine.backends.encoders import Encoder, is_plain_bert, load_bert, load_padded
+from engine.backends.encoders import Encoder, PaddedEncoder, is_plain_bert, load_bert, load_model, repack
 from engine.backends.tokenisers import Tokeniser, load_tokenizer
 from engine.messages import Card, LaunchSpec, Route
 
@@ -60,11 +60,25 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Task(Protocol):
     """One kind of model. A new one is a file with a `load(checkpoint)` and a line in `TASKS`."""
 
-    name: str
-    routes: frozenset[Route]
-    dimensions: int
-    max_model_len: int
-    normalised: bool
+    @property
+    def name(self) -> str:
+        """As in `engine_args.task`."""
+
+    @property
+    def routes(self) -> frozenset[Route]:
+        """What it answers."""
+
+    @property
+    def dimensions(self) -> int | None:
+        """Length of its vectors, where it makes any."""
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of an input, and of what it generates with it."""
+
+    @property
+    def normalised(self) -> bool:
+        """Whether its vectors have unit length."""
 
     def to(self, device: torch.device) -> None:
         """Move the weights to a device."""
@@ -79,6 +93,17 @@ class Task(Protocol):
         """See Backend."""
 
 
+@runtime_checkable
+class Generating(Protocol):
+    """A task that answers token by token."""
+
+    def step(self, generations: Sequence[Generation], budget: int) -> None:
+        """See Backend; budget: most tokens of a forward."""
+
+    def release(self, generation: Generation) -> None:
+        """See Backend."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A model's files and what is wanted of them, for tasks to load from. `served`: its name in answers."""
@@ -90,17 +115,21 @@ class Checkpoint:
     dtype: torch.dtype
     served: str
 
+    @property
+    def is_plain_cpu(self) -> bool:
+        """Whether it will compute in float32 on a CPU, for which weights are laid out another way."""
+        return self.device.type == "cpu" and self.dtype == torch.float32
+
     def encoder(self, folder: Path) -> Encoder:
         """The encoder in a folder of the model, on the CPU."""
         config = read_json(folder / "config.json")
-        plain_cpu = self.device.type == "cpu" and self.dtype == torch.float32
-        lean = plain_cpu and self.options.encoder == "auto" and is_plain_bert(config)
+        lean = self.is_plain_cpu and self.options.encoder == "auto" and is_plain_bert(config)
         if lean and (bert := load_bert(folder, config)) is not None:
             return bert
-        padded = load_padded(folder, self.dtype, trust_remote_code=self.spec.trust_remote_code)
-        if plain_cpu:
-            padded.repack()
-        return padded
+        model = load_model(folder, self.dtype, trust_remote_code=self.spec.trust_remote_code)
+        if self.is_plain_cpu:
+            repack(model)
+        return PaddedEncoder(model)
 
     def tokeniser(self, folder: Path, *, limit: int, prompt: str, lower_case: bool) -> Tokeniser:
         """The tokeniser in a folder of the model. Raises LoadError."""
@@ -133,19 +162,35 @@ def _positions(config: dict[str, Any]) -> int | None:
     return int(positions)
 
 
-def _load_embed(checkpoint: Checkpoint) -> Task:
-    from engine.backends import embed
-
-    return embed.load(checkpoint)
+TASKS = ("embed", "classify", "rerank", "generate")
+"""The tasks that there are; each is a module of this package, imported when it is wanted."""
 
 
-TASKS = {"embed": _load_embed}
-"""The tasks that there are, by name."""
+def load_task(name: str, checkpoint: Checkpoint) -> Task:
+    """A task of `TASKS`, its weights on the CPU. Raises LoadError."""
+    match name:
+        case "embed":
+            from engine.backends import embed
+
+            return embed.load(checkpoint)
+        case "classify":
+            from engine.backends import classify
+
+            return classify.load(checkpoint)
+        case "rerank":
+            from engine.backends import rerank
+
+            return rerank.load(checkpoint)
+        case "generate":
+            from engine.backends import generate
+
+            return generate.load(checkpoint)
+    raise LoadError(f"task: expected auto or one of {', '.join(TASKS)}, found {name}", final=True)
 
 
 def task_of(folder: Path) -> str:
     """What a model is for, as its own files say it (`task: auto`)."""
-    if folder.is_file():
+    if folder.is_file() or (not (folder / "config.json").exists() and any(folder.glob("*.gguf"))):
         return "generate"
     if (folder / "modules.json").exists():
         return "embed"
@@ -166,6 +211,7 @@ class TransformersBackend(Backend):
     _artifact: Artifact
     _task: Task
     _digest: str
+    _rehearsal: Sequence[bytes]
 
     def __init__(self, spec: LaunchSpec) -> None:
         try:
@@ -181,13 +227,13 @@ class TransformersBackend(Backend):
         self._artifact = resolve(self._spec.artifact, self._spec.revision)
         folder = self._artifact.path
         name = task_of(folder) if self._spec.task == "auto" else self._spec.task
-        if name not in TASKS:
-            known = ", ".join(TASKS)
-            raise LoadError(f"task {name} of {self._spec.artifact} is not built yet; there are: {known}", final=True)
         self._dtype = _dtype(self._spec.dtype, self._device, folder)
         served = self._spec.replica.partition("/")[0]
-        self._task = TASKS[name](Checkpoint(folder, self._spec, self._options, self._device, self._dtype, served))
+        checkpoint = Checkpoint(folder, self._spec, self._options, self._device, self._dtype, served)
+        self._task = load_task(name, checkpoint)
         self._digest = weights_digest(folder)
+        self.repeatable = not isinstance(self._task, Generating)
+        self._rehearsal = self._rehearse() if isinstance(self._task, Generating) else []
 
     def adopt(self, spec: LaunchSpec) -> None:
         """See Backend: in a fork, the loaded weights become another replica's."""
@@ -204,9 +250,9 @@ class TransformersBackend(Backend):
             with contextlib.suppress(RuntimeError):  # can be set once a process, and only before it is used
                 torch.set_num_interop_threads(1)
         self._task.to(self._device)
-        job = self.prepare(self.golden_route(), self._task.golden()[-1], False)
-        assert isinstance(job, Job)
-        self.forward(job.rows)
+        prepared = self.prepare(self.golden_route(), self._task.golden()[-1], False)
+        if isinstance(prepared, Job):  # a generation's first forward is the golden check's: each reads all weights
+            self.forward(prepared.rows)
 
     def card(self) -> Card:
         """See Backend."""
@@ -246,9 +292,27 @@ class TransformersBackend(Backend):
             self.warm()
         return self._task.forward(rows)
 
+    def step(self, generations: Sequence[Generation]) -> None:
+        """See Backend."""
+        if not isinstance(self._task, Generating):
+            raise NotImplementedError
+        if not self._warm:
+            self.warm()
+        with torch.inference_mode():
+            self._task.step(generations, self.max_num_batched_tokens)
+
+    def release(self, generation: Generation) -> None:
+        """See Backend."""
+        if isinstance(self._task, Generating):
+            self._task.release(generation)
+
     def golden(self) -> Sequence[bytes]:
         """See Backend."""
         return self._task.golden()
+
+    def rehearsal(self) -> Sequence[bytes]:
+        """See golden.Rehearsed."""
+        return self._rehearsal if self._device.type == "cpu" else []
 
     def golden_route(self) -> Route:
         """See Backend."""
@@ -257,6 +321,20 @@ class TransformersBackend(Backend):
     def gpu_bytes(self) -> int:
         """See Backend: what torch's allocator holds."""
         return torch.cuda.memory_reserved(self._device) if self._device.type == "cuda" else 0
+
+    def _rehearse(self) -> list[bytes]:
+        """The golden answers, on the one thread that loads: a fork of it then computes them once instead of twice."""
+        answers = []
+        for body in self._task.golden():
+            generation = self._task.prepare(self.golden_route(), body, False)
+            assert isinstance(generation, Generation) and isinstance(self._task, Generating)
+            while not generation.done:
+                self._task.step([generation], self.max_num_batched_tokens)
+                if generation.error is not None:
+                    raise LoadError(f"golden check: {generation.error}", final=True)
+            answers.append(generation.answer())
+            self._task.release(generation)
+        return answers
 
     def _set_limits(self) -> None:
         seqs, tokens = (CPU_SEQS, CPU_TOKENS) if self._device.type == "cpu" else (GPU_SEQS, GPU_TOKENS)
@@ -280,7 +358,8 @@ def _device(spec: LaunchSpec) -> torch.device:
 def _dtype(wanted: str, device: torch.device, folder: Path) -> torch.dtype:
     """`auto`: float32 on a CPU; elsewhere what the checkpoint says it is stored as."""
     if wanted == "auto":
-        config = {} if device.type == "cpu" else read_json(folder / "config.json")
+        has_config = device.type != "cpu" and (folder / "config.json").exists()  # a GGUF file has none
+        config = read_json(folder / "config.json") if has_config else {}
         wanted = str(config.get("dtype") or config.get("torch_dtype") or "float32")
     if wanted not in _DTYPES:
         raise LoadError(f"dtype: expected auto or one of {', '.join(_DTYPES)}, found {wanted}", final=True)

@@ -28,31 +28,8 @@ BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 LENGTHS = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 LEAST_SHAPES = 80
 DEFAULT_LENGTH = 512
-WORDS = (
-    "time year people way day man thing life child world school state family group country hand part place case week "
-    "system question work night point home water room area money story fact month right book eye job word side kind"
-).split()
+WORDS = ("time", "year", "people", "way", "day", "man", "life", "world", "school", "state", "family", "hand", "place")
 """Words that are one token each in the vocabularies of English models."""
-
-
-class Step(msgspec.Struct, frozen=True, tag="step"):
-    """One shape is done."""
-
-    done: int
-    of: int
-    rows: int
-    tokens: int
-    drifted: bool
-
-
-class Verdict(msgspec.Struct, frozen=True, tag="verdict"):
-    """All shapes are done, and the record is written."""
-
-    certificate: records.Certificate
-    file: str
-
-
-Said = Step | Verdict
 
 
 def main() -> None:
@@ -74,7 +51,7 @@ def main() -> None:
     leave(ExitCode.LEFT)
 
 
-def certify(spec: LaunchSpec) -> Iterator[Said]:
+def certify(spec: LaunchSpec) -> Iterator[records.Said]:
     """Load the model and run the grid. Raises LoadError."""
     from engine.threads.team import Team
 
@@ -96,7 +73,7 @@ def certify(spec: LaunchSpec) -> Iterator[Said]:
         drifted = _drifting(backend, team, rows, counts)
         drift += [ThreadDrift(count=count, lengths=lengths) for count in drifted]
         shapes.append((len(rows), max(lengths)))
-        yield Step(len(shapes), len(plan), *shapes[-1], bool(drifted))
+        yield records.Step(len(shapes), len(plan), *shapes[-1], bool(drifted))
     certificate = records.Certificate(
         key=records.host_key(card),
         counts=list(counts),
@@ -105,7 +82,7 @@ def certify(spec: LaunchSpec) -> Iterator[Said]:
         seconds=time.monotonic() - started,
         finished=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     )
-    yield Verdict(certificate, str(records.write_certificate(certificate)))
+    yield records.Verdict(certificate, str(records.write_certificate(certificate)))
 
 
 def grid(most_rows: int, most_tokens: int, longest: int) -> list[tuple[int, int]]:

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 
 
 def same_bits(one: Any, other: Any) -> bool:
@@ -24,26 +23,20 @@ def same_bits(one: Any, other: Any) -> bool:
             return struct.pack("<d", one) == struct.pack("<d", other)
         case complex():
             return same_bits(one.real, other.real) and same_bits(one.imag, other.imag)
-        case np.ndarray():
-            return _same_arrays(one, other)
-        case np.generic():
-            return bool(one.tobytes() == other.tobytes())
         case str() | bytes() | bytearray():
             return bool(one == other)
         case Mapping():
             return one.keys() == other.keys() and all(same_bits(value, other[key]) for key, value in one.items())
         case Sequence():
             return len(one) == len(other) and all(map(same_bits, one, other))
-    if hasattr(one, "detach"):  # a tensor of torch, told without importing it
+    if hasattr(one, "detach"):  # a tensor of torch; neither that nor numpy is imported to tell
         return _same_tensors(one, other)
+    if hasattr(one, "tobytes") and hasattr(one, "dtype"):
+        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
     names = _fields(one)
     if names:
         return all(same_bits(getattr(one, name), getattr(other, name)) for name in names)
     return bool(one == other)
-
-
-def _same_arrays(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
 def _same_tensors(one: Any, other: Any) -> bool:

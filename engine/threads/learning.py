@@ -190,12 +190,14 @@ class _Range:
             kept.clear()
 
     def table(self) -> ThreadRange:
-        times = [
-            CountTime(count, len(kept), statistics.median(kept)) for count, kept in self.seconds.items() if kept
-        ]
+        times = [CountTime(count, len(kept), statistics.median(kept)) for count, kept in self.seconds.items() if kept]
         return ThreadRange(
-            label=self.label, state=self.stage.value, forwards=self.forwards, times=times, learned=self.learned,
-            gain=self.gain
+            label=self.label,
+            state=self.stage.value,
+            forwards=self.forwards,
+            times=times,
+            learned=self.learned,
+            gain=self.gain,
         )
 
 
@@ -326,10 +328,6 @@ class Learner:
                 return []
             case _:
                 return []
-
-    def gave_up(self, seconds: float) -> None:
-        """A warm pass was run, and work came before the candidate."""
-        self.explored_s += seconds
 
     # ------------------------------------------------------------------------------------------- moving
 

@@ -60,6 +60,26 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.shapes) and not self.drift
 
 
+class Step(msgspec.Struct, frozen=True, tag="step"):
+    """A certificate is being made: one more shape is done."""
+
+    done: int
+    of: int
+    rows: int
+    tokens: int
+    drifted: bool
+
+
+class Verdict(msgspec.Struct, frozen=True, tag="verdict"):
+    """All shapes are done, and the certificate is written."""
+
+    certificate: Certificate
+    file: str
+
+
+Said = Step | Verdict
+
+
 class _Kept(msgspec.Struct, frozen=True, kw_only=True):
     key: HostKey
     table: ThreadTable

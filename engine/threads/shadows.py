@@ -114,7 +114,12 @@ class Learning:
     """A learner, and the passes that it asks for. `keep`: where its table is kept, called when it came to something."""
 
     def __init__(
-        self, backend: Backend, team: Team, learner: Learner, keep: Callable[[ThreadTable], None], certified: bool | None
+        self,
+        backend: Backend,
+        team: Team,
+        learner: Learner,
+        keep: Callable[[ThreadTable], None],
+        certified: bool | None,
     ) -> None:
         self._backend = backend
         self._team = team
@@ -145,7 +150,7 @@ class Learning:
         lengths = _lengths(rows)
         self._news += self._learner.served(padded(lengths), seconds)
         if not waits():
-            sample = self._shadow(rows, lengths, outputs, seconds, waits)
+            sample = self._shadow(rows, lengths, outputs, seconds)
             if sample is not None:
                 self._news += self._learner.observe(sample)
                 self._make_table()
@@ -170,9 +175,13 @@ class Learning:
             return None
 
     def _shadow(
-        self, rows: Sequence[Row], lengths: Sequence[int], outputs: Sequence[Any], seconds: float, waits: Callable[[], bool]
+        self, rows: Sequence[Row], lengths: Sequence[int], outputs: Sequence[Any], seconds: float
     ) -> Sample | None:
-        """The passes that the learner wants after this forward; None where it wants none, or work came meanwhile."""
+        """The passes that the learner wants after this forward, None where it wants none.
+
+        Warm pass and candidate are one: a client that sends its next request as soon as it has an answer would
+        else cut every pair in the middle, and pay for it without anything learned.
+        """
         shadow = self._learner.shadow(padded(lengths), seconds)
         if shadow is None:
             return None
@@ -181,9 +190,6 @@ class Learning:
             same, warm_s = self._again(rows, outputs, self._learner.configured)
             if not same:
                 return Sample(lengths, self._learner.configured, warm_s, same_bits=False)
-            if waits():
-                self._learner.gave_up(warm_s)
-                return None
         same, shadow_s = self._again(rows, outputs, shadow.count)
         return Sample(lengths, shadow.count, shadow_s, same, warm_s)
 

@@ -8,6 +8,7 @@ import itertools
 import zmq
 import zmq.asyncio
 
+from engine.errors import ProtocolError
 from supervisor.control.client import ANSWER_S, NoAnswer, check_listening, unless_refused
 from supervisor.control.messages import (
     CONTROL_PROTOCOL,
@@ -59,8 +60,18 @@ class AsyncControlClient:
 
     async def _read(self) -> None:
         while True:
-            message = decode_from_supervisor(await self._socket.recv())
+            try:
+                message = decode_from_supervisor(await self._socket.recv())
+            except ProtocolError as error:
+                self._fail(error)
+                return
             if not isinstance(message, Reply):
                 await self.notices.put(message)
             elif (answer := self._waiting.get(message.id)) is not None and not answer.done():
                 answer.set_result(message.answer)
+
+    def _fail(self, error: ProtocolError) -> None:
+        """The other side speaks another language: nobody who waits will be answered."""
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_exception(error)

@@ -139,6 +139,62 @@ class EjectionWithheld(ReplicaEvent, frozen=True, kw_only=True, tag="replica_eje
         return f"{self.replica}#{self.incarnation} not ejected after {self.timeouts} timeouts: {why}"
 
 
+class ThreadsLearned(ReplicaEvent, frozen=True, kw_only=True, tag="threads_learned"):
+    """The fastest thread count of a range of padded tokens is known (spec 9). gain: share of time that it saves."""
+
+    range: str
+    count: int
+    gain: float
+
+    def sentence(self) -> str:
+        saves = f", {self.gain:.0%} faster than the configured count" if self.gain > 0 else ""
+        return f"{self.replica}#{self.incarnation} learned {self.count} threads for {self.range} tokens{saves}"
+
+
+class ThreadsAdopted(ReplicaEvent, frozen=True, kw_only=True, tag="threads_adopted"):
+    range: str
+    count: int
+    gain: float
+
+    def sentence(self) -> str:
+        return f"{self.replica}#{self.incarnation} serves {self.range} tokens with {self.count} threads from now on"
+
+
+class ThreadsRelearning(ReplicaEvent, frozen=True, kw_only=True, tag="threads_relearning"):
+    range: str
+
+    def sentence(self) -> str:
+        return f"{self.replica}#{self.incarnation} learns {self.range} tokens again: their pace has changed"
+
+
+class ThreadsRetired(ReplicaEvent, frozen=True, kw_only=True, tag="threads_retired"):
+    """An answer had other bits at another count: nothing is learned any more. lengths: tokens of each row of it."""
+
+    range: str
+    count: int
+    shape: str
+    lengths: list[int] = []
+
+    def sentence(self) -> str:
+        return (
+            f"{self.replica}#{self.incarnation} learns no thread counts any more: "
+            f"{self.shape} have other bits with {self.count} threads"
+        )
+
+
+class ThreadsUncertified(ReplicaEvent, frozen=True, kw_only=True, tag="threads_uncertified"):
+    def sentence(self) -> str:
+        return f"{self.replica}#{self.incarnation} {uncertified(self.replica.partition('/')[0])}"
+
+
+def uncertified(deployment: str) -> str:
+    """What to do about learned counts that serve without a certificate."""
+    return (
+        "may serve learned thread counts, and no clean record covers this host and model: "
+        f"`stoker threads certify {deployment}` makes one"
+    )
+
+
 class DrainStarted(ReplicaEvent, frozen=True, kw_only=True, tag="drain_started"):
     in_flight: int
     ceiling_s: float
@@ -237,6 +293,11 @@ AnyEvent = (
     | ReplicaEjected
     | ReplicaReadmitted
     | EjectionWithheld
+    | ThreadsLearned
+    | ThreadsAdopted
+    | ThreadsRelearning
+    | ThreadsRetired
+    | ThreadsUncertified
     | DrainStarted
     | DrainEnded
     | TemplateEvent

@@ -14,7 +14,7 @@ from __future__ import annotations
 import msgspec
 
 from engine.errors import ProtocolError, StokerError
-from engine.messages import Card, Faults
+from engine.messages import Card, Faults, ThreadTable
 from supervisor.control.events import AnyEvent
 
 CONTROL_PROTOCOL = 1
@@ -59,11 +59,17 @@ class Kill(Command, frozen=True, kw_only=True, tag="kill"):
 
 
 class Eject(Command, frozen=True, kw_only=True, tag="eject"):
+    """Take a ready replica out of rotation as its timeouts would, if it is still that incarnation."""
+
     replica: str
+    incarnation: int | None = None
 
 
 class Readmit(Command, frozen=True, kw_only=True, tag="readmit"):
+    """Bring a replica back into rotation, everything forgiven, if it is still that incarnation."""
+
     replica: str
+    incarnation: int | None = None
 
 
 class SetReplicaFaults(Command, frozen=True, kw_only=True, tag="faults"):
@@ -175,6 +181,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_exit: str | None = None
     last_lines: list[str] = []
     card: Card | None = None
+    cores: list[int] = []
+    thread_table: ThreadTable | None = None
 
 
 class DeploymentStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -34,12 +34,14 @@ from supervisor.control.messages import (
 )
 from supervisor.control.messages import Events as EventsAnswer
 from supervisor.links.binding import bind_private
-from supervisor.links.monitor import HandshakeMonitor
+from supervisor.links.router import Router, Sent, router_socket
 
 MOST_QUEUED = 2000
 """Notices that wait for one subscriber in its socket before it misses some."""
 MOST_A_TURN = 32
 """Calls answered in one turn of the loop, so that requests get theirs."""
+FLUSH_MS = 500
+"""How long the last answers may take to leave when the supervisor ends."""
 LOG_EACH_S = 0.1
 """Log lines are gathered for this long, so that a flood becomes ten notices a second."""
 MOST_LOG_LINES = 500
@@ -77,27 +79,18 @@ class ControlServer:
         self._on_bad_frame = on_bad_frame
         self._subscribers: dict[bytes, _Subscriber] = {}
         self._loop = asyncio.get_running_loop()
-        self._look_due = False
         self._log_timer: asyncio.TimerHandle | None = None
-        socket = context.socket(zmq.ROUTER)
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_CALL_BYTES)
+        socket = router_socket(context, most_bytes=MAX_CALL_BYTES, linger_ms=FLUSH_MS)
         socket.setsockopt(zmq.SNDHWM, MOST_QUEUED)
-        socket.setsockopt(zmq.LINGER, 500)
         bind_private(socket, path)
-        self._socket = socket
-        self._monitor = HandshakeMonitor(socket, on_bad_frame)
-        self._fd = int(socket.getsockopt(zmq.FD))
-        self._loop.add_reader(self._fd, self._look)
+        self._router = Router(socket, self._take, on_bad_frame, MOST_A_TURN)
         events.listen(self._on_event)
 
     def close(self) -> None:
         """Stop answering; what was sent still leaves."""
-        self._loop.remove_reader(self._fd)
-        self._monitor.close()
         if self._log_timer is not None:
             self._log_timer.cancel()
-        self._socket.close()
+        self._router.close()
 
     def on_log(self, lines: list[LogLine]) -> None:
         """New lines of a replica, for those who asked for logs."""
@@ -112,26 +105,6 @@ class ControlServer:
             self._log_timer = self._loop.call_later(LOG_EACH_S, self._send_logs)
 
     # --------------------------------------------------------------------------------------------- calls
-
-    def _look(self) -> None:
-        self._look_due = False
-        more = True
-        try:
-            for _ in range(MOST_A_TURN):
-                try:
-                    frames = self._socket.recv_multipart(zmq.NOBLOCK)
-                except zmq.Again:
-                    more = False
-                    return
-                self._take(frames)
-        finally:
-            if more:
-                self._look_soon()
-
-    def _look_soon(self) -> None:
-        if not self._look_due:
-            self._look_due = True
-            self._loop.call_soon(self._look)
 
     def _take(self, frames: list[bytes]) -> None:
         if len(frames) != 2:
@@ -153,7 +126,7 @@ class ControlServer:
             self._reply(client, call.id, answer)
 
     def _reply(self, client: bytes, number: int, answer: Answer) -> None:
-        if not self._socket.closed:
+        if not self._router.closed:
             self._send(client, encode(Reply(number, answer)))
 
     def _answer(self, client: bytes, command: AnyCommand) -> Answer | asyncio.Future[Answer]:
@@ -198,16 +171,10 @@ class ControlServer:
 
     def _send(self, client: bytes, frame: bytes) -> bool:
         """Without waiting. A client that is gone is forgotten; one that does not read misses this frame."""
-        try:
-            self._socket.send_multipart([client, frame], zmq.NOBLOCK)
-        except zmq.Again:
-            return False
-        except zmq.ZMQError:
+        sent = self._router.send([client, frame])
+        if sent is Sent.GONE:
             self._subscribers.pop(client, None)
-            return False
-        finally:
-            self._look_soon()
-        return True
+        return sent is Sent.OK
 
 
 def _outcome(done: asyncio.Future[Answer]) -> Answer:

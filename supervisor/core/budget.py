@@ -8,7 +8,7 @@ facts; this module only counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from engine.errors import StokerError
@@ -18,6 +18,11 @@ MAX_DEFAULT_THREADS = 16
 
 MAX_DIGITS = 9
 """Digits of a thread count that are still read as a number; no machine has a thousand million cores."""
+
+
+AVX2 = frozenset({"avx2", "fma"})
+AVX512 = AVX2 | {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}
+"""Flags in /proc/cpuinfo of the CPUs that MKL's branches of these names are for."""
 
 
 class Quota(NamedTuple):
@@ -57,6 +62,23 @@ def parse_threads(text: str) -> int:
     if not (digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS and int(digits) > 0):
         raise StokerError(f"expected a positive whole number of threads, found {text[:40]!r}: give 1 or more")
     return int(digits)
+
+
+def parse_adaptive(text: str) -> int:
+    """The mode of learning in `text` (`STOKER_CPU_ADAPTIVE_THREADS`); StokerError unless 0, 1 or 2."""
+    if text.strip() not in ("0", "1", "2"):
+        raise StokerError(f"expected 0 (off), 1 (learn and report) or 2 (also serve), found {text[:40]!r}")
+    return int(text)
+
+
+def cbwr_for(flags: Collection[str]) -> str | None:
+    """Value of MKL_CBWR by which MKL's sums do not depend on the number of threads, by the CPU's flags.
+
+    Only these two branches of MKL have the strict mode; None where the CPU has neither, and on other CPUs than x86.
+    """
+    if AVX512.issubset(flags):
+        return "AVX512,STRICT"
+    return "AVX2,STRICT" if AVX2.issubset(flags) else None
 
 
 def oversubscription(threads_per_replica: Sequence[int], budget: int) -> str | None:

@@ -173,7 +173,7 @@ class Pool:
         member.in_flight -= 1
         member.outstanding_bytes -= assignment.cost
         if outcome is Outcome.OK:
-            if member.standing.answered(self._tickets.draw(), now):
+            if member.standing.answered(self._tickets.draw(), assignment.ticket, now):
                 return [Readmitted(member, Return.SUCCESS)]
             return []
         consequences: list[Consequence] = []
@@ -215,8 +215,8 @@ class Pool:
         return min(times, default=None)
 
     def eject_by_hand(self, member: Member, now: float) -> Ejected:
-        """Take a member out as if its timeouts had."""
-        length = member.standing.eject(self.policy, self._tickets.draw(), now)
+        """Take a member out for as long as its timeouts would; what it has in flight does not bring it back."""
+        length = member.standing.eject(self.policy, self._tickets.draw(), now, by_hand=True)
         return Ejected(member, length, member.standing.timeouts)
 
     def readmit_by_hand(self, member: Member) -> list[Consequence]:

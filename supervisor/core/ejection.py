@@ -72,6 +72,7 @@ class Standing:
     streak_ticket: int | None = None
     ejected_until: float | None = None
     ejected_ticket: int = -1
+    by_hand: bool = False
     next_ejection_s: float = 0.0
     last_answer_ticket: int = -1
 
@@ -90,9 +91,15 @@ class Standing:
         self.backoff_until = now + length
         return length
 
-    def answered(self, ticket: int, now: float) -> bool:
-        """A complete answer: everything starts over. True where it was ejected and is back by it."""
+    def answered(self, ticket: int, dispatched: int, now: float) -> bool:
+        """A complete answer: everything starts over. True where it was ejected and is back by it.
+
+        One that was taken out by hand is not brought back by what it had in flight then: somebody wants it out.
+        """
         was_out = self.is_ejected(now)
+        if was_out and self.by_hand and dispatched < self.ejected_ticket:
+            self.last_answer_ticket = ticket
+            return False
         self.failures = 0
         self.backoff_until = 0.0
         self.last_answer_ticket = ticket
@@ -117,8 +124,9 @@ class Standing:
         needed = 1 if self.next_ejection_s > 0 else policy.consecutive_timeouts
         return self.timeouts >= needed
 
-    def eject(self, policy: Policy, ticket: int, now: float) -> float:
+    def eject(self, policy: Policy, ticket: int, now: float, *, by_hand: bool = False) -> float:
         """Take it out: base, then twice the last, up to the longest. The length in seconds."""
+        self.by_hand = by_hand
         length = policy.base_ejection_s if self.next_ejection_s == 0 else self.next_ejection_s * 2
         length = min(length, policy.max_ejection_s)
         self.next_ejection_s = length

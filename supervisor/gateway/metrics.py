@@ -77,17 +77,24 @@ class FleetCollector(Collector):
         ready = GaugeMetricFamily("stoker_replica_ready", "1 while in rotation.", labels=REPLICA)
         memory = GaugeMetricFamily("stoker_replica_resident_bytes", "Resident memory.", labels=REPLICA)
         forward = GaugeMetricFamily("stoker_forward_age_seconds", "Age of the running forward.", labels=REPLICA)
+        learned = GaugeMetricFamily(
+            "stoker_threads_learned", "Fastest thread count by padded tokens.", labels=(*REPLICA, "range")
+        )
         now = time.monotonic()
         for group, slot in self._slots():
             labels = (group.deployment.name, slot.name)
             target, beat = slot.target, slot.facts(now).heartbeat
+            table = slot.facts(now).thread_table
+            for row in table.ranges if table is not None else ():
+                if row.learned is not None:
+                    learned.add_metric((*labels, row.label), row.learned)
             in_flight.add_metric(labels, target.member.in_flight if target else 0)
             outstanding.add_metric(labels, target.member.outstanding_bytes if target else 0)
             serving = slot.state is State.READY and target is not None and not target.member.standing.is_ejected(now)
             ready.add_metric(labels, int(serving))
             memory.add_metric(labels, beat.rss_bytes if beat else 0)
             forward.add_metric(labels, beat.forward_age_s if beat else 0)
-        yield from (in_flight, outstanding, ready, memory, forward)
+        yield from (in_flight, outstanding, ready, memory, forward, learned)
 
     def _counters(self) -> Iterator[Metric]:
         restarts = CounterMetricFamily("stoker_restarts", "Restarts of a slot.", labels=REPLICA)

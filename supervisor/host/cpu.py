@@ -55,6 +55,15 @@ def affinity_cores() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 1))
 
 
+def cpu_flags(proc: Path = PROC) -> frozenset[str]:
+    """Flags of the first CPU in /proc/cpuinfo; empty where there are none (Arm, macOS)."""
+    for line in _read(proc / "cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "flags":
+            return frozenset(value.split())
+    return frozenset()
+
+
 def cpu_budget(proc: Path = PROC, sys: Path = CGROUP, affinity: Sequence[int] | None = None) -> CpuBudget:
     """The CPU budget of this process.
 

@@ -20,6 +20,8 @@ from supervisor.host.processes import Child, Observer, spawn
 MOST_LAUNCH_BYTES = 60_000
 """A pipe takes 64 KiB without a reader; a specification beyond that would make the supervisor wait."""
 
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
 _PRIVATE = frozenset({"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "STOKER_SIMULATE_DEVICES"})
 """Variables that are the supervisor's own and would only confuse an engine."""
 
@@ -88,7 +90,7 @@ def engine_environment(threads: int, visibility: Mapping[str, str], reproducible
     threads: intra-op threads for OpenMP and MKL. reproducible: value of MKL_CBWR, None to leave it.
     """
     env = {name: value for name, value in os.environ.items() if name not in _PRIVATE}
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    for name in THREAD_VARIABLES:
         env[name] = str(threads)
     env["PYTHONUNBUFFERED"] = "1"
     env["TOKENIZERS_PARALLELISM"] = "false"
@@ -96,6 +98,14 @@ def engine_environment(threads: int, visibility: Mapping[str, str], reproducible
     if reproducible is not None:
         env["MKL_CBWR"] = reproducible
     return env
+
+
+def template_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """A replica's environment for the template that it is forked from, which must start no thread (spec 5).
+
+    The replica itself sets its number of threads after the fork, through torch.
+    """
+    return {**env, **dict.fromkeys(THREAD_VARIABLES, "1")}
 
 
 def identity_of(fields: Mapping[str, object]) -> str:

@@ -26,7 +26,7 @@ from engine.messages import (
     decode_from_template,
     encode,
 )
-from supervisor.host.launcher import Promise, SpawnLauncher, Starting, encode_launch
+from supervisor.host.launcher import Promise, SpawnLauncher, Starting, encode_launch, template_environment
 from supervisor.host.processes import Child, Exit, spawn
 
 MOST_MESSAGE_BYTES = 4096
@@ -54,11 +54,11 @@ class TemplateLauncher:
 
     def start(self, spec: LaunchSpec, env: Mapping[str, str], observer: Starting) -> Promise:
         key = template_key(spec)
-        if key in self._unforkable or not can_fork():
+        if key in self._unforkable or not can_fork(spec):
             return self._spawner.start(spec, env, observer)
         template = self._templates.get(key)
         if template is None or template.is_leaving:
-            template = self._templates[key] = Template(self, key, spec, env)
+            template = self._templates[key] = Template(self, key, spec, template_environment(env))
         return template.fork(spec, env, observer)
 
     def shed_idle(self, now: float, memory_is_short: bool) -> None:
@@ -275,10 +275,17 @@ def template_key(spec: LaunchSpec) -> str:
         spec.options,
         kind,
         spec.simulated,
+        spec.reproducible,
     )
     return msgspec.json.encode(parts, order="deterministic").decode()
 
 
-def can_fork() -> bool:
-    """Whether a forked start serves here: it needs Linux's child subreaper and parent-death signal."""
+def can_fork(spec: LaunchSpec) -> bool:
+    """Whether a forked start serves: it needs Linux's child subreaper and parent-death signal.
+
+    A user's own class may touch a GPU while it loads, which cannot be seen and does not survive a fork; so it is forked
+    only where its engine arguments say `forkable: true`.
+    """
+    if spec.engine == "python" and spec.options.get("forkable") is not True:
+        return False
     return sys.platform == "linux" and os.environ.get("STOKER_START") != "spawn"

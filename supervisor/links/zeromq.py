@@ -1,7 +1,4 @@
-"""The link to managed engines: one ROUTER socket, read on its own descriptor until it is empty (spec 2).
-
-A ZeroMQ socket's descriptor is edge-triggered: it says "look again", not "there is something". So each look reads until
-nothing is left, and each send is followed by a look, since sending may have swallowed the edge.
+"""The link to managed engines: one ROUTER socket for all of them (spec 2).
 
 Only identities that were admitted are listened to. Everything else, and everything that is not a message, is counted
 and dropped; one peer's nonsense never disturbs another's exchange.
@@ -9,7 +6,6 @@ and dropped; one peer's nonsense never disturbs another's exchange.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
@@ -30,7 +26,7 @@ from engine.messages import (
     encode,
 )
 from supervisor.links.binding import bind_private
-from supervisor.links.monitor import HandshakeMonitor
+from supervisor.links.router import Router, Sent, router_socket
 
 MOST_A_TURN = 256
 """Messages read in one turn of the loop, so that HTTP gets its turn under a flood."""
@@ -49,18 +45,10 @@ class EngineLink:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], path: str, on_bad_frame: Callable[[str], None]) -> None:
         self._on_bad_frame = on_bad_frame
         self._peers: dict[bytes, Peer] = {}
-        self._loop = asyncio.get_running_loop()
-        self._look_due = False
-        socket = context.socket(zmq.ROUTER)
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
-        socket.setsockopt(zmq.LINGER, 0)
+        socket = router_socket(context, most_bytes=MAX_FRAME_BYTES, linger_ms=0)
         socket.setsockopt(zmq.RCVHWM, 0)
         self.endpoint = bind_private(socket, path)
-        self._socket = socket
-        self._monitor = HandshakeMonitor(socket, on_bad_frame)
-        self._fd = int(socket.getsockopt(zmq.FD))
-        self._loop.add_reader(self._fd, self._look)
+        self._router = Router(socket, self._take, on_bad_frame, MOST_A_TURN)
 
     def admit(self, identity: bytes, peer: Peer) -> EngineCarrier:
         """Listen to an engine under the identity that it was given; the way to it."""
@@ -73,46 +61,17 @@ class EngineLink:
 
     def look(self) -> None:
         """Read what is there now; for the moment before an engine's end is acted on."""
-        self._look()
+        self._router.look()
 
     def close(self) -> None:
         """Stop listening."""
-        self._loop.remove_reader(self._fd)
-        self._monitor.close()
-        self._socket.close()
+        self._router.close()
 
     def send(self, identity: bytes, message: ToEngine, body: bytes | None) -> bool:
         """Hand frames to an engine without waiting; False where it is not connected or takes nothing more."""
         header = encode(message)
         frames = [identity, header] if body is None else [identity, header, body]
-        try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK)
-        except zmq.ZMQError:
-            return False
-        finally:
-            self._look_soon()
-        return True
-
-    def _look_soon(self) -> None:
-        if not self._look_due:
-            self._look_due = True
-            self._loop.call_soon(self._look)
-
-    def _look(self) -> None:
-        self._look_due = False
-        receive = self._socket.recv_multipart
-        more = True
-        try:
-            for _ in range(MOST_A_TURN):
-                try:
-                    frames = receive(zmq.NOBLOCK)
-                except zmq.Again:
-                    more = False
-                    return
-                self._take(frames)
-        finally:
-            if more:  # the turn is used up, or a message made us stumble: the edge will not come again
-                self._look_soon()
+        return self._router.send(frames) is Sent.OK
 
     def _take(self, frames: list[bytes]) -> None:
         peer = self._peers.get(frames[0])

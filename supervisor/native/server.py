@@ -2,9 +2,6 @@
 
     Hello -> a client; Request -> deployment -> `Exchanges.submit` -> Answer | Chunk … End | Failed
 
-Read like the engines' link (`supervisor.links.zeromq`): on the socket's own descriptor, until nothing is
-left.
-
 A client is trusted with nothing:
 - What is no message is counted and dropped. It touches no other client and no request of its own.
 - It may vanish. While it has a request open it is sent a sign of life, and ROUTER_MANDATORY tells when there
@@ -29,7 +26,7 @@ from supervisor.exchanges import Exchange, Exchanges, Failure
 from supervisor.gateway import errors
 from supervisor.gateway.app import Directory
 from supervisor.gateway.errors import Kind
-from supervisor.links.monitor import HandshakeMonitor
+from supervisor.links.router import Router, Sent, router_socket
 from supervisor.native.doors import Door
 from supervisor.native.messages import (
     NATIVE_PROTOCOL,
@@ -104,52 +101,25 @@ class NativeServer:
         self._on_bad_frame = on_bad_frame
         self._clients: dict[bytes, _Client] = {}
         self._loop = asyncio.get_running_loop()
-        self._look_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._turn = 0
-        socket = context.socket(zmq.ROUTER)
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        socket = router_socket(context, most_bytes=MAX_FRAME_BYTES, linger_ms=FLUSH_MS)
         socket.setsockopt(zmq.RCVHWM, MOST_WAITING)
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, HEARTBEAT_TIMEOUT_MS)
-        socket.setsockopt(zmq.LINGER, FLUSH_MS)
         door.open(socket)
-        self._socket = socket
-        self._monitor = HandshakeMonitor(socket, on_bad_frame)
-        self._fd = int(socket.getsockopt(zmq.FD))
-        self._loop.add_reader(self._fd, self._look)
+        self._router = Router(socket, self._take, on_bad_frame, MOST_A_TURN)
 
     def close(self) -> None:
         """Stop serving; what was sent still leaves."""
-        self._loop.remove_reader(self._fd)
-        self._monitor.close()
         if self._timer is not None:
             self._timer.cancel()
         for client in list(self._clients.values()):
             self._forget(client)
-        self._socket.close()
+        self._router.close()
 
     # ------------------------------------------------------------------------------------------- from clients
-
-    def _look(self) -> None:
-        self._look_due = False
-        receive = self._socket.recv_multipart
-        try:
-            for _ in range(MOST_A_TURN):
-                self._take(receive(zmq.NOBLOCK))
-        except zmq.Again:
-            return
-        except BaseException:
-            self._look_soon()  # or what is left would wait for an edge that may never come
-            raise
-        self._look_soon()
-
-    def _look_soon(self) -> None:
-        if not self._look_due:
-            self._look_due = True
-            self._loop.call_soon(self._look)
 
     def _take(self, frames: list[bytes]) -> None:
         try:
@@ -269,12 +239,8 @@ class NativeServer:
         header = encode(message)
         frames = [client.identity, header] if body is None else [client.identity, header, body]
         client.sent += weight(header, body or b"")
-        try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK)
-        except zmq.ZMQError:
+        if self._router.send(frames) is not Sent.OK:
             self._lose(client)
-        finally:
-            self._look_soon()
 
     # ------------------------------------------------------------------------------------------- who is there
 

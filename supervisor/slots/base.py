@@ -12,10 +12,10 @@ import dataclasses
 import enum
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from engine.messages import Card, Heartbeat, LaunchSpec
+from engine.messages import Card, Heartbeat, LaunchSpec, ThreadTable
 from supervisor.control.events import AnyEvent, DrainEnded, DrainStarted, ReplicaState, Warned
 from supervisor.core.ejection import Outcome
 from supervisor.core.lifecycle import (
@@ -66,6 +66,8 @@ class ManagedMake(Make):
     spec: LaunchSpec
     env: dict[str, str]
     restart_hung_s: float
+    spread: bool = False
+    """Whether it gets cores of its own where they are left (`affinity: spread`)."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ class Facts:
     age_s: float = 0.0
     cpu_share: float = 0.0
     heartbeat: Heartbeat | None = None
+    cores: Sequence[int] = ()
+    thread_table: ThreadTable | None = None
 
 
 class Home(Protocol):
@@ -114,6 +118,9 @@ class Home(Protocol):
 
     def on_drained(self, slot: Slot, seconds: float) -> None:
         """A slot's drain ended."""
+
+    def free_cores(self, slot: Slot, count: int) -> Sequence[int]:
+        """So many logical cores that no other slot is pinned to; none where they do not fit."""
 
     def on_moved(self, slot: Slot) -> None:
         """A slot changed its state."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 
 import msgspec
 
@@ -22,15 +23,28 @@ from engine.messages import (
     Phase,
     Progress,
     Register,
+    ThreadReport,
+    ThreadTable,
     ToSupervisor,
 )
-from supervisor.control.events import ReplicaExited, ReplicaFailed, ReplicaReady, ReplicaStarted
+from supervisor.control.events import (
+    ReplicaExited,
+    ReplicaFailed,
+    ReplicaReady,
+    ReplicaStarted,
+    ThreadsAdopted,
+    ThreadsLearned,
+    ThreadsRelearning,
+    ThreadsRetired,
+    ThreadsUncertified,
+)
 from supervisor.core.dispatch import Member
 from supervisor.core.lifecycle import COMING_UP, Ending, GiveUp, State, after_exit
 from supervisor.exchanges import Target
 from supervisor.host.launcher import Promise
 from supervisor.host.logs import ReplicaLog
 from supervisor.host.processes import STOP_S, Child, Exit
+from supervisor.links.carrier import Carrier
 from supervisor.links.zeromq import EngineCarrier
 from supervisor.slots.base import Facts, Home, Intent, Make, ManagedMake, Slot
 
@@ -55,6 +69,8 @@ class ManagedSlot(Slot):
         self._promise: Promise | None = None
         self._carrier: EngineCarrier | None = None
         self._heartbeat: Heartbeat | None = None
+        self._thread_table: ThreadTable | None = None
+        self._cores: Sequence[int] = ()
         self._cpu_share = 0.0
         self._identity = b""
         self._began = self._heard = 0.0
@@ -74,7 +90,14 @@ class ManagedSlot(Slot):
             age_s=now - child.started,
             cpu_share=self._cpu_share,
             heartbeat=self._heartbeat,
+            cores=self._cores,
+            thread_table=self._thread_table,
         )
+
+    @property
+    def cores(self) -> Sequence[int]:
+        """Logical cores that its process is pinned to; none where it is not, or does not run."""
+        return self._cores if self._has_process() else ()
 
     def remake(self, make: Make) -> None:
         super().remake(make)
@@ -86,6 +109,7 @@ class ManagedSlot(Slot):
     def start(self) -> None:
         self._begin()
         self._heartbeat = None
+        self._thread_table = None
         self._load_failure = None
         self._registered = None
         self._why_killed = ""
@@ -94,17 +118,11 @@ class ManagedSlot(Slot):
         self._began = self._heard = time.monotonic()
         self.log.begin(self.incarnation)
         self._move(State.STARTING)
-        spec = msgspec.structs.replace(
-            self._make.spec, identity=self._identity, replica=self.name, incarnation=self.incarnation
-        )
-        self._carrier = self._home.link.admit(self._identity, self)
+        self._cores = self._home.free_cores(self, self._make.spec.threads) if self._make.spread else ()
         try:
-            promise = self._home.launcher.start(spec, self._make.env, self)
+            self._launch()
         except (OSError, StokerError) as error:
             self.on_start_failed(f"could not be started: {error}", None)
-            return
-        if self._child is None and self.state in COMING_UP:
-            self._promise = promise
 
     def kill(self, why: str) -> None:
         """SIGKILL to the process group; where there is none yet, it is not started after all."""
@@ -143,7 +161,7 @@ class ManagedSlot(Slot):
             self._child.terminate(STOP_S)
         elif self._promise is None or self._promise.cancel():
             self._promise = None
-            self._home.link.forget(self._identity)
+            self._let_go()
             self._gone()
 
     # ------------------------------------------------------------------------------------- launcher.Starting
@@ -168,7 +186,7 @@ class ManagedSlot(Slot):
     def on_start_failed(self, reason: str, exit_code: int | None) -> None:
         """There is no process and none comes."""
         self._promise = None
-        self._home.link.forget(self._identity)
+        self._let_go()
         self.last_exit = reason
         if self.state is State.STOPPING:
             self._gone()
@@ -194,20 +212,12 @@ class ManagedSlot(Slot):
         self._unpool(self.last_exit)
         if self.state is State.STOPPING:
             return
-        self._ended(
-            self.last_exit,
-            Ending(
-                ran_s=time.monotonic() - self._child.started,
-                was_ready=self._was_ready,
-                load_failed=ending.code in (ExitCode.LOAD_FAILED, ExitCode.LOAD_FINAL),
-                final=ending.code == ExitCode.LOAD_FINAL,
-            ),
-        )
+        self._ended(self.last_exit, self._judge(ending, time.monotonic() - self._child.started))
 
     def on_group_gone(self) -> None:
         """Nothing of it is left: now it may be stopped, restarted or forgotten."""
         self._child = None
-        self._home.link.forget(self._identity)
+        self._let_go()
         self._rest_or_wait()
 
     def on_message(self, message: ToSupervisor, body: bytes | None) -> None:
@@ -227,6 +237,8 @@ class ManagedSlot(Slot):
                 self._on_register(message)
             case LoadFailed():
                 self._load_failure = message
+            case ThreadReport():
+                self._on_threads(message)
             case _:
                 pass
 
@@ -238,6 +250,23 @@ class ManagedSlot(Slot):
         self._heard = now
         if self.state is State.UNRESPONSIVE:
             self._move(State.READY, "heartbeats are back")
+
+    def _on_threads(self, message: ThreadReport) -> None:
+        before, self._thread_table = self._thread_table, message.table
+        if before is None and message.table.certified is False:
+            self._publish(ThreadsUncertified)
+        for news in message.news:
+            match news.kind:
+                case "learned":
+                    self._publish(ThreadsLearned, range=news.label, count=news.count, gain=news.gain)
+                case "adopted":
+                    self._publish(ThreadsAdopted, range=news.label, count=news.count, gain=news.gain)
+                case "relearning":
+                    self._publish(ThreadsRelearning, range=news.label)
+                case "retired":
+                    shape = news.drift.shape if news.drift is not None else ""
+                    lengths = news.drift.lengths if news.drift is not None else []
+                    self._publish(ThreadsRetired, range=news.label, count=news.count, shape=shape, lengths=lengths)
 
     def _on_progress(self, message: Progress) -> None:
         if message.protocol != PROTOCOL:
@@ -258,8 +287,37 @@ class ManagedSlot(Slot):
         card, child, carrier = self._registered, self._child, self._carrier
         if card is None or child is None or carrier is None or self.state not in COMING_UP or not child.alive:
             return
+        self._enter_pool(carrier, card)
+
+    # ------------------------------------------------------------------------------------- inside
+
+    def _launch(self) -> None:
+        """Have the incarnation's process started; `on_started` tells of it. Raises OSError or StokerError."""
+        spec = msgspec.structs.replace(
+            self._make.spec,
+            identity=self._identity,
+            replica=self.name,
+            incarnation=self.incarnation,
+            cores=list(self._cores) or None,
+        )
+        self._carrier = self._home.link.admit(self._identity, self)
+        promise = self._home.launcher.start(spec, self._make.env, self)
+        if self._child is None and self.state in COMING_UP:
+            self._promise = promise
+
+    def _let_go(self) -> None:
+        """Nothing of the incarnation is left: give back what was held for it."""
+        self._home.link.forget(self._identity)
+
+    def _judge(self, ending: Exit, ran_s: float) -> Ending:
+        """What an end that nobody asked for means to the restart policy."""
+        final = ending.code == ExitCode.LOAD_FINAL
+        return Ending(ran_s, self._was_ready, load_failed=final or ending.code == ExitCode.LOAD_FAILED, final=final)
+
+    def _enter_pool(self, carrier: Carrier, card: Card | None) -> None:
+        """It can serve: into the pool, and into rotation where nothing speaks against it."""
         self.card = card
-        self.ready_after_s = self._heard - self._began
+        self.ready_after_s = time.monotonic() - self._began
         self._was_ready = True
         self.target = Target(Member(self.name, self.incarnation), carrier, self.counts, self.traffic)
         obstacles = self._home.on_registered(self, card)
@@ -270,8 +328,6 @@ class ManagedSlot(Slot):
         kind = self.started_by or "spawn"
         self._home.on_ready(self, self.ready_after_s, kind)
         self._publish(ReplicaReady, seconds=self.ready_after_s, how=kind)
-
-    # ------------------------------------------------------------------------------------- inside
 
     def _ended(self, why: str, ending: Ending) -> None:
         """It ended unasked: restart after a delay, or give up."""

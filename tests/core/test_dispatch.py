@@ -268,6 +268,16 @@ def test_neither_cancel_nor_rejection_nor_failure_counts_or_resets() -> None:
     assert kinds(hang(two, a, 0.0)) == [Ejected, AskHealth]
 
 
+def test_what_was_in_flight_does_not_bring_back_what_was_taken_out_by_hand_a_later_answer_does() -> None:
+    two = pool(2, base_ejection_s=2.0)
+    a, _ = two.members
+    in_flight = two.assign(a, 1)
+    two.eject_by_hand(a, 0.0)
+    assert two.settle(in_flight, OK, 0.1) == []
+    assert a.standing.is_ejected(0.1)
+    assert two.settle(two.assign(a, 1), OK, 0.2) == [Readmitted(a, Return.SUCCESS)]
+
+
 def test_ejected_by_hand_and_back_by_hand() -> None:
     two = pool(2, base_ejection_s=2.0)
     a, b = two.members

@@ -95,9 +95,7 @@ def surfaces(draw: st.DrawFn) -> tuple[int, list[str], dict[tuple[str, int], flo
     """A configured count, the ranges that traffic has, and a time for each range and count."""
     configured = draw(CONFIGURED)
     labels = draw(LABEL_SETS)
-    cells = {
-        (label, count): draw(st.floats(0.001, 0.02)) for label in labels for count in counts_to_try(configured)
-    }
+    cells = {(label, count): draw(st.floats(0.001, 0.02)) for label in labels for count in counts_to_try(configured)}
     return configured, labels, cells
 
 
@@ -107,7 +105,7 @@ def near_the_best(label: str, count: int, cells: dict[tuple[str, int], float], n
     return cells[label, count] * (1 - LEAST_GAIN) <= best * ((1 + noise) / (1 - noise)) ** 2 * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(surfaces(), st.sampled_from([0.0, 0.01, 0.03]), st.integers(0, 2**16))
 def test_every_range_ends_within_5_percent_of_its_best_count(
     surface: tuple[int, list[str], dict[tuple[str, int], float]], noise: float, seed: int
@@ -122,7 +120,7 @@ def test_every_range_ends_within_5_percent_of_its_best_count(
         assert near_the_best(label, traffic.forward(label), cells, noise)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(surfaces(), st.data())
 def test_a_count_with_one_drift_is_never_served_and_the_learning_retires_for_good(
     surface: tuple[int, list[str], dict[tuple[str, int], float]], data: st.DataObject
@@ -136,7 +134,7 @@ def test_a_count_with_one_drift_is_never_served_and_the_learning_retires_for_goo
     traffic.drifting = frozenset({data.draw(st.sampled_from(others))})
     adopted_before = {(news.label, news.count) for news in traffic.news if news.kind == "adopted"}
     traffic.served.clear()
-    traffic.run(labels, 1500)
+    traffic.run(labels, 1000)
     retired = [news for news in traffic.news if news.kind == "retired"]
     for label, count in set(traffic.served):
         assert count not in traffic.drifting or (label, count) in adopted_before
@@ -151,7 +149,7 @@ def test_a_count_with_one_drift_is_never_served_and_the_learning_retires_for_goo
         assert {count for _, count in traffic.served} == {configured} and not traffic.shadowed
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(surfaces(), st.sampled_from([0.0, 0.1, 0.5]), st.integers(0, 2**16))
 def test_mode_1_learns_and_never_leaves_the_configured_count(
     surface: tuple[int, list[str], dict[tuple[str, int], float]], noise: float, seed: int
@@ -164,7 +162,7 @@ def test_mode_1_learns_and_never_leaves_the_configured_count(
     assert {news.label for news in traffic.news} == set(labels)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 @given(surfaces(), st.lists(st.booleans(), min_size=1, max_size=50), st.integers(0, 2**16))
 def test_exploration_costs_at_most_a_fifth_of_the_busy_time(
     surface: tuple[int, list[str], dict[tuple[str, int], float]], idle: list[bool], seed: int
@@ -179,7 +177,7 @@ def test_exploration_costs_at_most_a_fifth_of_the_busy_time(
 
 
 @given(CONFIGURED, st.lists(st.sampled_from(LABELS), min_size=1, max_size=2, unique=True))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 def test_ranges_without_samples_stay_as_they_are(configured: int, labels: list[str]) -> None:
     traffic = Traffic(learner(configured), lambda label, count: 0.01 / count)
     traffic.run(labels, 800)
@@ -276,7 +274,7 @@ def test_counts_are_powers_of_two_and_the_configured_one(configured: int, counts
 
 @pytest.mark.parametrize(
     ("tokens", "label"),
-    [(0, "<32"), (31, "<32"), (32, "<64"), (127, "<128"), (511, "<512"), (1023, "<1024"), (1024, "more"), (10**9, "more")],
+    [(0, "<32"), (31, "<32"), (32, "<64"), (127, "<128"), (511, "<512"), (1023, "<1024"), (1024, "more")],
 )
 def test_ranges_begin_at_their_edges(tokens: int, label: str) -> None:
     assert LABELS[range_of(tokens)] == label

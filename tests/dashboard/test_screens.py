@@ -266,6 +266,15 @@ async def test_without_utf8_only_ascii_reaches_the_terminal(bench: Bench) -> Non
         await bench.press("escape")
 
 
+@piloted((120, 40))
+async def test_every_theme_draws_the_whole_screen(bench: Bench) -> None:
+    before = bench.picture()
+    for name in bench.app.available_themes:
+        bench.app.theme = name
+        await bench.settle()
+        assert bench.picture() == before, name
+
+
 @piloted((200, 60))
 async def test_where_there_is_room_the_row_under_the_cursor_is_explained(bench: Bench) -> None:
     assert bench.picture_of("─ primary/0 ")

@@ -178,14 +178,9 @@ def loading(**changes: Any) -> LoadError:
     return caught.value
 
 
-def test_a_task_that_is_not_built_says_which_are() -> None:
-    error = loading(task="classify")
-    assert error.final and "there are: embed" in str(error)
-
-
-def test_a_gguf_file_is_for_generating_which_is_not_built(tmp_path: Any) -> None:
-    (tmp_path / "m.gguf").write_bytes(b"GGUF")
-    assert "task generate" in str(loading(artifact=str(tmp_path / "m.gguf")))
+def test_a_task_that_does_not_exist_says_which_do() -> None:
+    error = loading(task="translate")
+    assert error.final and "expected auto or one of embed, classify, rerank, generate" in str(error)
 
 
 def test_a_wrong_dtype_device_or_engine_argument_is_refused_with_what_is_allowed() -> None:

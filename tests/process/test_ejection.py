@@ -195,7 +195,7 @@ def test_a_new_incarnation_starts_clean(serve: Serve) -> None:
 
 
 def test_a_wave_of_timeouts_ejects_once(serve: Serve) -> None:
-    running = serve(stub_config(replicas=2, timeout_ms=400, outlier_detection={"base_ejection_ms": 3000}))
+    running = serve(stub_config(replicas=2, timeout_ms=1500, outlier_detection={"base_ejection_ms": 3000}))
     running.wait_ready(2)
     running.faults("stub/0", hang=True)
     running.together(lambda _: running.embed(), 16)

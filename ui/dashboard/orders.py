@@ -108,7 +108,8 @@ def _command(action: Action, key: RowKey, inventory: Inventory | None) -> AnyCom
         case "eject":
             status = find_replica(inventory, key.replica)
             out = status is not None and is_ejected(status)
-            return Readmit(replica=key.replica) if out else Eject(replica=key.replica)
+            kind = Readmit if out else Eject
+            return kind(replica=key.replica, incarnation=key.incarnation)
         case "more":
             return Scale(deployment=key.deployment, delta=1)
         case "fewer":

@@ -1,7 +1,7 @@
 """From words to cells: a line is a row of pieces, each with a tone, and a theme decides what a tone looks like.
 
 All text of the dashboard goes this way instead of through markup, so nothing that is shown is ever parsed. A tone is a
-meaning (good, bad, busy), never a colour: `style.tcss` gives each its colour, and each state has a glyph besides, so
+meaning (good, bad, busy), never a colour: the theme gives each its colour, and each state has a glyph besides, so
 the picture can be read without colour. `to_ascii` is the other half of that: the one place that knows what to draw on a
 terminal that is not UTF-8.
 """

