@@ -104,7 +104,7 @@ def _convert(file: Path, dtype: torch.dtype, target: Path) -> None:
             read = load_gguf_checkpoint(str(file), return_tensors=True, model_to_load=model, torch_dtype=dtype)
         _say(f"{file.name}: weights are dequantised, its tokeniser is next")
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-    except (ImportError, ValueError, KeyError, NotImplementedError) as error:
+    except (ImportError, ValueError, LookupError, NotImplementedError) as error:
         raise LoadError(f"{file.name}: transformers cannot read it: {error}", final=True) from error
     weights = read["tensors"]
     _require_all(file, model, weights)

@@ -5,7 +5,6 @@ They run on transformers' own class, rows padded at their end to the longest and
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +24,19 @@ Pair = tuple[str, str | None]
 
 
 class SequenceHead:
-    """A sequence-classification model. `labels`: their names, in the order of its logits."""
+    """A sequence-classification model. `labels`: their names, in the order of its logits.
 
-    def __init__(self, model: Any) -> None:
+    with_kinds: it is told of each token which of two texts it is of, as its tokeniser's `model_input_names` say.
+    """
+
+    def __init__(self, model: Any, *, with_kinds: bool) -> None:
         config = model.config
         self.labels = [str(config.id2label[index]) for index in range(config.num_labels)]
         self.problem_type: str | None = config.problem_type
         self._model = model
         self._device = torch.device("cpu")
         self._padding = int(config.pad_token_id or 0)
-        self._has_kinds = "token_type_ids" in inspect.signature(model.forward).parameters
-        self._kinds = int(getattr(config, "type_vocab_size", 0) or 0)
+        self._with_kinds = with_kinds
 
     def logits(self, rows: Sequence[Row]) -> torch.Tensor:
         """(rows, labels) in float32, on the CPU. A row's data: its token ids, and for each which text it is of."""
@@ -44,7 +45,7 @@ class SequenceHead:
             "input_ids": padded(ids, self._padding),
             "attention_mask": padded([[1] * len(row) for row in ids], 0),
         }
-        if self._has_kinds and self._kinds > 1:
+        if self._with_kinds:
             inputs["token_type_ids"] = padded([row.data[1] for row in rows], 0)
         read: torch.Tensor = self._model(**{name: one.to(self._device) for name, one in inputs.items()}).logits
         return read.float().cpu()
@@ -78,7 +79,7 @@ class HeadTokeniser:
 def load_head(checkpoint: Checkpoint) -> tuple[SequenceHead, HeadTokeniser]:
     """The model of a checkpoint and its tokeniser. Raises LoadError."""
     with calm():
-        from transformers import AutoModelForSequenceClassification
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     be_single_threaded()
     folder, trust = checkpoint.folder, checkpoint.spec.trust_remote_code
@@ -91,5 +92,6 @@ def load_head(checkpoint: Checkpoint) -> tuple[SequenceHead, HeadTokeniser]:
     model.config.use_cache = False
     if checkpoint.is_plain_cpu:
         repack(model)
+    inputs = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust).model_input_names
     tokeniser = HeadTokeniser(load_tokenizer(folder, trust_remote_code=trust), checkpoint.max_tokens(folder, None))
-    return SequenceHead(model), tokeniser
+    return SequenceHead(model, with_kinds="token_type_ids" in inputs), tokeniser

@@ -105,11 +105,11 @@ def grid(most_rows: int, most_tokens: int, longest: int) -> list[tuple[int, int]
 
 def _drifting(backend: Backend, team: Team, rows: Sequence[Row], counts: Sequence[int]) -> list[int]:
     """The counts at which these rows have other bits than at the last, configured one."""
-    configured = counts[-1]
+    *others, configured = counts
     team.use(configured)
     expected = list(backend.forward(rows))
     found = []
-    for count in reversed(counts):
+    for count in reversed(others or [configured]):
         team.use(count)
         if not same_bits(expected, list(backend.forward(rows))):
             found.append(count)

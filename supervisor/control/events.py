@@ -119,7 +119,8 @@ class ReplicaEjected(ReplicaEvent, frozen=True, kw_only=True, tag="replica_eject
     by: str = "timeouts"
 
     def sentence(self) -> str:
-        why = "by hand" if self.by == "hand" else f"after {self.timeouts} timeouts in a row"
+        plural = "" if self.timeouts == 1 else "s"
+        why = "by hand" if self.by == "hand" else f"after {self.timeouts} timeout{plural} in a row"
         return f"{self.replica}#{self.incarnation} ejected for {self.seconds:g} s {why}"
 
 

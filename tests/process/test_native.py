@@ -691,7 +691,11 @@ def test_nonsense_is_counted_and_dropped_and_disturbs_nobody(shared: Running, na
     assert all((row.state, row.incarnation, row.failures) == ("ready", 1, 0) for row in shared.replicas())
 
 
-@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", os.urandom(4096), GREETING[:20], GIBIBYTE])
+@pytest.mark.parametrize(
+    "data",
+    [b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", os.urandom(4096), GREETING[:20], GIBIBYTE],
+    ids=["HTTP", "random bytes", "half a greeting", "a gibibyte announced"],
+)
 def test_what_is_no_zeromq_is_dropped_with_its_connection(shared: Running, data: bytes) -> None:
     before = bad_frames(shared)
     with socket.socket(socket.AF_UNIX) as connection:
