@@ -150,6 +150,8 @@ class DeviceThread(threading.Thread):
         self.gauges.threads = self.threads.size
         said = msgspec.structs.replace(card, golden=verdict, threads=self.threads.size)
         self._outbox.put(Register(PROTOCOL, os.getpid(), said))
+        if (report := self.threads.report()) is not None:
+            self._outbox.put(report)
 
     def _turn(self) -> None:
         self._admit(self._take())

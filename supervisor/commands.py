@@ -11,6 +11,7 @@ from typing import Protocol
 
 import msgspec
 
+from supervisor.config.load import ConfigError
 from supervisor.control.events import Commanded, Warned
 from supervisor.control.messages import (
     Accepted,
@@ -35,10 +36,13 @@ from supervisor.control.messages import (
 )
 from supervisor.core.lifecycle import State
 from supervisor.fleet import Fleet, Group
+from supervisor.host.logs import ReplicaLog
 from supervisor.slots.base import Slot
 from supervisor.slots.managed import ManagedSlot
 
 MOST_LOG_LINES = 10_000
+NOTHING_RESTARTS = "no replica starts or stops"
+"""The answer to a reload that changes limits at the most."""
 
 
 class Keeper(Protocol):
@@ -99,8 +103,11 @@ class Commands:
                 raise CommandRefused(f"nothing is done for {type(other).__name__} here")
 
     async def _reload(self) -> Answer:
-        differences = await self._keeper.reload()
-        return self._accepted("\n".join(differences) or "nothing changes")
+        try:
+            differences = await self._keeper.reload()
+        except ConfigError as error:
+            raise CommandRefused(str(error), "config") from error
+        return self._accepted("\n".join(differences) or NOTHING_RESTARTS)
 
     def _scale(self, command: Scale) -> asyncio.Future[Answer]:
         group = self._fleet.group(command.deployment)
@@ -162,18 +169,23 @@ class Commands:
         return slot
 
     def _logs(self, command: GetLogs) -> Lines:
-        if command.replica is not None:
-            slots = [self._managed(command.replica)]
-        else:
-            slots = [slot for slot in self._fleet.slots() if isinstance(slot, ManagedSlot)]
+        logs = self._logs_of(command.replica)
         count = max(0, min(command.lines, MOST_LOG_LINES))
-        lines = [line for slot in slots for line in slot.log.tail(count)]
+        lines = [line for log in logs for line in log.tail(count)]
         lines.sort(key=lambda line: line.time)
         rows = [
             LogLine(time=line.time, replica=line.replica, incarnation=line.incarnation, text=line.text)
             for line in lines[-count:]
         ]
         return Lines(lines=rows if count else [])
+
+    def _logs_of(self, name: str | None) -> list[ReplicaLog]:
+        """The log of a replica or of a template (`minilm/template`); None: of all of them. Raises CommandRefused."""
+        templates = self._fleet.template_logs
+        if name is None:
+            managed = [slot.log for slot in self._fleet.slots() if isinstance(slot, ManagedSlot)]
+            return [*managed, *templates.values()]
+        return [templates[name]] if name in templates else [self._managed(name).log]
 
     def _told(self, command: str, target: str) -> None:
         self._fleet.publish(Commanded(command=command, target=target))

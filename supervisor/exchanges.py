@@ -49,8 +49,8 @@ class Sink(Protocol):
     def end(self) -> None:
         """The streamed answer is complete."""
 
-    def fail(self, failure: Failure, message: str) -> None:
-        """There is no answer, or no more of it."""
+    def fail(self, failure: Failure, message: str, replica: str | None) -> None:
+        """There is no answer, or no more of it. replica: who was to give it, None where nobody took it."""
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -206,12 +206,14 @@ class Exchanges:
         counts = exchange.lane.counts
         counts[refusal.value] = counts.get(refusal.value, 0) + 1
         if exchange.tried:
-            exchange.sink.fail(Failure.REPLICA_LOST, "the replica died and no other one could take the request")
+            lost = exchange.tried[-1].name
+            message = f"{lost} was lost with the request and no other replica could take it"
+            exchange.sink.fail(Failure.REPLICA_LOST, message, lost)
         elif refusal is Refusal.OVERLOADED:
             message = f"all replicas of {exchange.lane.name} are busy; try again in a moment"
-            exchange.sink.fail(Failure.OVERLOADED, message)
+            exchange.sink.fail(Failure.OVERLOADED, message, None)
         else:
-            exchange.sink.fail(Failure.UNAVAILABLE, f"no replica of {exchange.lane.name} is ready")
+            exchange.sink.fail(Failure.UNAVAILABLE, f"no replica of {exchange.lane.name} is ready", None)
 
     def _settle(self, exchange: Exchange, outcome: Outcome, reason: str) -> None:
         """Give the slot back, count, and pass the consequences on. The exchange belongs to no replica afterwards."""
@@ -234,12 +236,12 @@ class Exchanges:
         """The deadline passed: the caller is told at once, the engine is told to cancel."""
         if exchange.target is None:
             return
-        limit = "its own limit" if exchange.by_caller else f"timeout_ms {exchange.lane.timeout_s * 1000:.0f}"
+        limit = "the caller's limit" if exchange.by_caller else f"timeout_ms {exchange.lane.timeout_s * 1000:.0f}"
         name = exchange.target.member.name
         exchange.target.carrier.cancel(exchange.number)
         outcome = Outcome.CALLER_TIMEOUT if exchange.by_caller else Outcome.DEPLOYMENT_TIMEOUT
         self._settle(exchange, outcome, "timed out")
-        exchange.sink.fail(Failure.TIMEOUT, f"{name} did not answer within {limit}")
+        exchange.sink.fail(Failure.TIMEOUT, f"{name} did not answer within {limit}", name)
 
     def _lose(self, exchange: Exchange, reason: str) -> None:
         assert exchange.target is not None
@@ -249,7 +251,7 @@ class Exchanges:
         now = time.monotonic()
         if exchange.first_byte or exchange.retries_left < 1 or now >= exchange.deadline:
             _close(exchange)
-            exchange.sink.fail(Failure.REPLICA_LOST, f"{member.name} was lost with the request: {reason}")
+            exchange.sink.fail(Failure.REPLICA_LOST, f"{member.name} was lost with the request: {reason}", member.name)
             return
         exchange.retries_left -= 1
         self._dispatch(exchange, now)

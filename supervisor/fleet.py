@@ -118,7 +118,7 @@ class Fleet:
         self.http_link = around.http_link
         self.launcher = TemplateLauncher(self._on_template_output, self._on_template)
         self.launcher.on_empty = self._check_empty
-        self._template_logs: dict[str, ReplicaLog] = {}
+        self.template_logs: dict[str, ReplicaLog] = {}
         self.exchanges = Exchanges(self._on_consequences)
         self.stopping = False
         self.on_empty: Callable[[], None] = lambda: None
@@ -157,7 +157,8 @@ class Fleet:
             have = group.placements
             group.placements = [have[index % len(have)] for index in range(count)]
         self._want(group, [self._make(group, place) for place in group.placements])
-        self.publish(Scaled(deployment=name, before=before, after=count, by=by))
+        if count != before:
+            self.publish(Scaled(deployment=name, before=before, after=count, by=by))
         self._reconcile(group)
         return group
 
@@ -180,6 +181,9 @@ class Fleet:
 
     def restart(self, slot: Slot) -> None:
         """Drain a replica and bring its next incarnation up; at once where it does not run."""
+        group = self.groups[slot.deployment]
+        if not _is_wanted(group, slot):
+            raise CommandRefused(f"{slot.name} is being replaced: it serves until its successor is ready", "replaced")
         if slot.state in AT_REST or slot.state is State.RESTARTING:
             slot.forgive()
         else:
@@ -201,7 +205,9 @@ class Fleet:
     def restart_rolling(self, group: Group) -> None:
         """Restart the replicas of a deployment one at a time, each ready before the next leaves."""
         group.rolling = [
-            number for number, slot in sorted(group.slots.items()) if slot.intent not in (Intent.LEAVE, Intent.REST)
+            number
+            for number, slot in sorted(group.slots.items())
+            if slot.intent not in (Intent.LEAVE, Intent.REST) and _is_wanted(group, slot)
         ]
         group.rolled = None
         self._roll(group)
@@ -426,13 +432,12 @@ class Fleet:
     def _on_template(self, artifact: str, what: str) -> None:
         self.publish(TemplateEvent(artifact=artifact, what=what))
 
-    def _on_template_output(self, artifact: str, data: bytes) -> None:
-        log = self._template_logs.get(artifact)
+    def _on_template_output(self, name: str, data: bytes) -> None:
+        log = self.template_logs.get(name)
         if log is None:
-            name = f"{artifact.rpartition('/')[2] or artifact}/template"
             file = RotatingLog(log_file(self._around.logs, name), self._on_log_problem)
             log = ReplicaLog(name, self._around.log_thread.sink(file), self._around.on_log)
-            self._template_logs[artifact] = log
+            self.template_logs[name] = log
         log.feed(data, time.time(), time.monotonic())
 
     def _roll(self, group: Group) -> None:
@@ -448,7 +453,7 @@ class Fleet:
                     return
             group.rolled = group.rolling.pop(0)
             slot = group.slots.get(group.rolled)
-            if slot is not None and slot.intent is not Intent.LEAVE:
+            if slot is not None and slot.intent is not Intent.LEAVE and _is_wanted(group, slot):
                 self.restart(slot)
 
     def _tick(self) -> None:
@@ -495,6 +500,11 @@ class Fleet:
 
     def _tell(self, kind: Callable[..., AnyEvent], member: Member, **fields: object) -> None:
         self.publish(kind(replica=member.name, incarnation=member.incarnation, **fields))
+
+
+def _is_wanted(group: Group, slot: Slot) -> bool:
+    """Whether the slot is one of those that should be; one that serves on until its successor is ready is not."""
+    return any(item.identity == slot.identity for item in group.wanted)
 
 
 def _count(counts: dict[str, int], key: str) -> None:

@@ -194,7 +194,7 @@ def shown_state(slot: Slot, facts: Facts, now: float) -> tuple[str, str, float, 
     standing = target.member.standing
     if standing.is_ejected(now):
         left = _left(standing.ejected_until, now)
-        return "ejected", f"back in {left:.0f} s", left, 0.0
+        return "ejected", "taken out by hand" if standing.by_hand else "kept timing out", left, 0.0
     if standing.is_backing_off(now):
         left = standing.backoff_until - now
         return "backoff", f"failure {standing.failures} in a row", 0.0, left

@@ -11,9 +11,11 @@ import dataclasses
 import importlib.metadata
 import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
@@ -99,7 +101,7 @@ class Supervisor:
         self._started = time.monotonic()
         self._stop_asked = asyncio.Event()
         self._empty = asyncio.Event()
-        self._why = ""
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def serve(self) -> int:
         """From sockets to the last process; the exit code."""
@@ -107,45 +109,48 @@ class Supervisor:
         self._document = Document(self._options.path, self._options.text)
         self.events = EventLog()
         self.events.listen(_EventPrinter(sys.stderr))
-        listener = listen(self._options.listen)
-        with _zmq_context() as context, listener:
-            self._bad_frames = _BadFrames(self.events)
+        self._bad_frames = _BadFrames(self.events)
+        async with contextlib.AsyncExitStack() as stack:
+            listener = stack.enter_context(listen(self._options.listen))
+            context = stack.enter_context(_zmq_context())
+            stack.callback(self._document.close)
             self._log_thread = LogThread(self._on_log_problem)
-            self._http_link = HttpLink()
-            link = EngineLink(context, str(self._runtime.engines), lambda why: self._bad_frames.count("engines", why))
-            self._build(context, link, display(listener))
-            server = _server(self._gateway)
-            serving = self._loop.create_task(server.serve(sockets=[listener]))
-            self._watch_signals()
+            stack.callback(self._log_thread.close, FLUSH_LOGS_S)
+            self._build(context, stack, display(listener))
             self._announce(display(listener))
             self.fleet.apply(self._options.config)
+            await stack.enter_async_context(_serving(self._gateway, listener))
+            self._watch_signals()
             notify("READY=1\nSTATUS=serving")
             self._feed_watchdog()
             await self._until_stopped()
-            server.should_exit = True
-            await serving
-            await self._http_link.close()
-            self._close(link)
         return 0
 
     # --------------------------------------------------------------------------------------------- building
 
-    def _build(self, context: zmq.Context[zmq.Socket[bytes]], link: EngineLink, address: str) -> None:
+    def _build(self, context: zmq.Context[zmq.Socket[bytes]], stack: contextlib.AsyncExitStack, address: str) -> None:
+        """Every room, each with its end on the stack, so that one that cannot be built leaves nothing behind."""
         options, config = self._options, self._options.config
         cores = cpu_budget().cores
         report = list_devices()
         self._problems = report.problems
+        api_key = _api_key(config.stoker.api_key_env)
+        link = EngineLink(context, str(self._runtime.engines), partial(self._bad_frames.count, "engines"))
+        stack.callback(link.close)
+        http_link = HttpLink()
+        stack.push_async_callback(http_link.close)
         self.fleet = Fleet(
             self.events,
             Surroundings(
                 link=link,
-                http_link=self._http_link,
+                http_link=http_link,
                 machine=Machine(link.endpoint, cores, report.devices, os.environ),
                 logs=self._runtime.logs,
                 log_thread=self._log_thread,
                 on_log=self._on_log,
             ),
         )
+        stack.callback(self.fleet.close)
         self.fleet.on_empty = self._empty.set
         identity = Identity(
             name=options.name,
@@ -165,24 +170,26 @@ class Supervisor:
             self.events,
             commands.handle,
             inventory.make,
-            lambda why: self._bad_frames.count("control", why),
+            partial(self._bad_frames.count, "control"),
         )
+        stack.callback(self.control.close)
         pages = StatusPages(
             self.fleet,
             inventory.make,
             exposition(self.fleet, lambda: self._bad_frames.totals),
             time.time(),
-            config.stoker.admin_scale,
+            self._save_soon if config.stoker.admin_scale else None,
         )
         self._directory = Directory(self.fleet, config.default_deployment)
-        self._gateway = Gateway(self.fleet.exchanges, self._directory, pages, _api_key(config.stoker.api_key_env))
-        self._native = NativeServer(
+        self._gateway = Gateway(self.fleet.exchanges, self._directory, pages, api_key)
+        native = NativeServer(
             context,
             IpcDoor(self._runtime.clients),
             self.fleet.exchanges,
             self._directory,
-            lambda why: self._bad_frames.count("clients", why),
+            partial(self._bad_frames.count, "clients"),
         )
+        stack.callback(native.close)
 
     def _announce(self, address: str) -> None:
         options = self._options
@@ -220,6 +227,16 @@ class Supervisor:
         group = self.fleet.groups.get(deployment)
         return None if group is None else await self._document.set_placements(deployment, group.placements)
 
+    def _save_soon(self, deployment: str) -> None:
+        """Write a deployment's replicas back, and tell where that fails."""
+
+        async def save() -> None:
+            if (problem := await self.save_placements(deployment)) is not None:
+                self.events.publish(Warned(message=f"{deployment}: in force, but not saved to the config: {problem}"))
+
+        self._tasks.add(task := self._loop.create_task(save()))
+        task.add_done_callback(self._tasks.discard)
+
     def _fixed_settings(self, config: Config) -> list[str]:
         """Settings that changed in the file and need a new start."""
         before = self._options.config.stoker
@@ -241,7 +258,6 @@ class Supervisor:
         if self._stop_asked.is_set():
             now = True
         else:
-            self._why = why
             self.events.publish(SupervisorStopping(why=why, worst_case_s=worst))
             self._stop_asked.set()
             notify("STOPPING=1\nSTATUS=draining")
@@ -263,14 +279,6 @@ class Supervisor:
     async def _until_stopped(self) -> None:
         await self._stop_asked.wait()
         await self._empty.wait()
-
-    def _close(self, link: EngineLink) -> None:
-        self.fleet.close()
-        self.control.close()
-        self._native.close()
-        link.close()
-        self._document.close()
-        self._log_thread.close(FLUSH_LOGS_S)
 
     def _watch_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -330,6 +338,18 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+@contextlib.asynccontextmanager
+async def _serving(gateway: Gateway, listener: socket.socket) -> AsyncIterator[None]:
+    """HTTP on that socket; at the end, open connections have a moment to take their last answers."""
+    server = _server(gateway)
+    task = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await task
 
 
 def _server(gateway: Gateway) -> _Server:

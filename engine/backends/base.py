@@ -79,7 +79,7 @@ class Backend(ABC):
     max_num_seqs: int
     max_num_batched_tokens: int
     repeatable: bool = False
-    """Whether its threads are torch's, and `forward` may run the same rows again with nothing changed (spec 9)."""
+    """Whether `forward` may run the same rows again with nothing changed, as shadow passes do (spec 9)."""
 
     @abstractmethod
     def load(self) -> None:

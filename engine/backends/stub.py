@@ -43,14 +43,14 @@ class StubBackend(Backend):
     def __init__(self, spec: LaunchSpec) -> None:
         self._changed = threading.Condition()
         self._noise = 0
+        self.adopt(spec)
+
+    def adopt(self, spec: LaunchSpec) -> None:
         try:
             self._options = msgspec.convert(spec.options, StubOptions)
         except msgspec.ValidationError as error:
             raise LoadError(f"stub: {error}", final=True) from None
         self._faults = self._options.faults
-        self.adopt(spec)
-
-    def adopt(self, spec: LaunchSpec) -> None:
         self._spec = spec
         wrong = 1 if self._faults.wrong_card else 0
         self._dimensions = self._options.dim + wrong

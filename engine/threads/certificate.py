@@ -59,7 +59,7 @@ def certify(spec: LaunchSpec) -> Iterator[records.Said]:
     backend.load()
     backend.warm()
     if not backend.repeatable:
-        raise LoadError(f"engine {spec.engine} has no thread counts to certify", final=True)
+        raise LoadError(f"{spec.artifact}: its thread counts are not learned, there is nothing to certify", final=True)
     counts = counts_to_try(spec.threads)
     started = time.monotonic()
     shapes: list[tuple[int, int]] = []

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import logging
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -215,18 +216,20 @@ class Learning:
 
 def threads_for(spec: LaunchSpec, backend: Backend, card: Card) -> Threads:
     """What is to be done about threads in this replica, its golden check passed."""
-    if not backend.repeatable or not (spec.simulated or spec.device == "cpu"):
+    on_cpu = spec.simulated or spec.device == "cpu"
+    if not on_cpu or "torch" not in sys.modules:  # a stub; user code that computes without torch
         return Untouched(spec.threads)
     from engine.threads.team import Team
 
     team = Team()
-    if not spec.adaptive:
+    if not spec.adaptive or not backend.repeatable:
         return Fixed(team, spec.threads)
     mode = Mode(spec.adaptive)
     key = records.host_key(card)
     learner = Learner(spec.threads, mode)
     learner.start(records.read_table(key))
-    certified = None if mode is not Mode.SERVE else is_certified(key, spec.threads)
+    may_change = mode is Mode.SERVE and spec.threads > 1
+    certified = is_certified(key, spec.threads) if may_change else None
     return Learning(backend, team, learner, lambda table: records.write_table(key, table), certified)
 
 

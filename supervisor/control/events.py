@@ -100,7 +100,9 @@ class ReplicaFailed(ReplicaEvent, frozen=True, kw_only=True, tag="replica_failed
     reason: str
 
     def sentence(self) -> str:
-        return f"{self.replica} given up: {self.reason}; `stoker restart {self.replica}` tries again"
+        return (
+            f"{self.replica} given up: {self.reason}; when that is mended, `stoker restart {self.replica}` tries again"
+        )
 
 
 class ReplicaBackoff(ReplicaEvent, frozen=True, kw_only=True, tag="replica_backoff"):
@@ -239,7 +241,7 @@ class Reloaded(Event, frozen=True, kw_only=True, tag="reloaded"):
     differences: list[str]
 
     def sentence(self) -> str:
-        return f"reloaded: {'; '.join(self.differences) or 'nothing changes'}"
+        return f"reloaded: {'; '.join(self.differences) or 'no replica starts or stops'}"
 
 
 class ReloadFailed(Event, frozen=True, kw_only=True, tag="reload_failed"):

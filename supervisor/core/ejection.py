@@ -45,7 +45,7 @@ class Return(enum.StrEnum):
 
     SUCCESS = "success"
     COOL_DOWN = "cool_down"
-    BY_HAND = "by_hand"
+    BY_HAND = "hand"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ class GiveUp:
 def after_exit(record: Record, ending: Ending) -> Restart | GiveUp:
     """What follows an unexpected end: 1 s doubling to 60 s, reset after 2 min; given up after three bad starts."""
     if ending.final:
-        return GiveUp("this artifact cannot be served; restarting would not help")
+        return GiveUp("this artifact cannot be served, so it is not tried again")
     if ending.ran_s > CALM_S:
         record = Record()
     quick = record.quick_exits + 1 if ending.ran_s < QUICK_EXIT_S and not ending.was_ready else 0

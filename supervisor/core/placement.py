@@ -75,7 +75,7 @@ def _first_gpus(kind: str, count: int, available: Sequence[str]) -> list[str]:
     gpus = [device for device in available if _kind(device) == kind]
     if len(gpus) < count:
         raise PlacementError(
-            f"{count} replicas need {count} {kind} devices and {len(gpus)} are available; "
+            f"-dp {count} needs {count} {kind} devices of its own, found {len(gpus)}; "
             "pass --device-ids to share one on purpose"
         )
     return gpus[:count]

@@ -19,7 +19,7 @@ from engine import bodies
 from engine.messages import MAX_BODY_BYTES, Route
 from supervisor.exchanges import Exchange, Exchanges, Failure, Lane
 from supervisor.gateway import errors
-from supervisor.gateway.errors import HttpError, Kind
+from supervisor.gateway.errors import HttpError
 from supervisor.gateway.sinks import StreamSink, UnarySink
 
 Scope = MutableMapping[str, Any]
@@ -104,7 +104,7 @@ class Gateway:
         try:
             await self._route(scope, receive, send, request_id)
         except HttpError as error:
-            await _reply_error(send, error.kind, str(error), request_id, error.param)
+            await _reply_error(send, error, request_id)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> None:
         path, method = scope["path"], scope["method"]
@@ -166,7 +166,7 @@ class Gateway:
                 sink.stop_watching()
                 self._exchanges.cancel(exchange)
         if sink.failure is not None:
-            raise _failed(sink.failure, sink.message)
+            raise _failed(sink.failure, sink.message, sink.replica)
         if sink.replica is None:
             return
         replica = (b"x-stoker-replica", sink.replica.encode())
@@ -185,7 +185,7 @@ class Gateway:
                 status, answer, replica = sink.whole
                 await _reply(send, status, answer, [JSON, (b"x-stoker-replica", replica.encode())], request_id)
             elif sink.replica is None and sink.failure is not None:
-                raise _failed(sink.failure, sink.message)
+                raise _failed(sink.failure, sink.message, sink.failed_by)
             elif not sink.left:
                 await self._pour(sink, send, request_id)
         finally:
@@ -292,9 +292,12 @@ async def _reply(send: Send, status: int, body: bytes, headers: Headers, request
     await send({"type": "http.response.body", "body": body})
 
 
-async def _reply_error(send: Send, kind: Kind, message: str, request_id: bytes, param: str | None) -> None:
-    await _reply(send, kind.status, errors.body(kind, message, param), [JSON, *kind.headers], request_id)
+async def _reply_error(send: Send, error: HttpError, request_id: bytes) -> None:
+    headers = [JSON, *error.kind.headers]
+    if error.replica is not None:
+        headers.append((b"x-stoker-replica", error.replica.encode()))
+    await _reply(send, error.kind.status, errors.body(error.kind, str(error), error.param), headers, request_id)
 
 
-def _failed(failure: Failure, message: str) -> HttpError:
-    return HttpError(errors.OF_FAILURE[failure], message)
+def _failed(failure: Failure, message: str, replica: str | None = None) -> HttpError:
+    return HttpError(errors.OF_FAILURE[failure], message, replica=replica)

@@ -46,10 +46,11 @@ OF_FAILURE = {
 class HttpError(StokerError):
     """A request that the gateway answers itself, without a replica."""
 
-    def __init__(self, kind: Kind, message: str, param: str | None = None) -> None:
+    def __init__(self, kind: Kind, message: str, param: str | None = None, replica: str | None = None) -> None:
         super().__init__(message)
         self.kind = kind
         self.param = param
+        self.replica = replica
 
 
 def body(kind: Kind, message: str, param: str | None = None) -> bytes:

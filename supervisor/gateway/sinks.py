@@ -43,8 +43,8 @@ class UnarySink(_Watched):
     def end(self) -> None:
         self._resolve()
 
-    def fail(self, failure: Failure, message: str) -> None:
-        self.failure, self.message = failure, message
+    def fail(self, failure: Failure, message: str, replica: str | None) -> None:
+        self.failure, self.message, self.replica = failure, message, replica
         self._resolve()
 
     def leave(self) -> None:
@@ -63,6 +63,7 @@ class StreamSink(_Watched):
     def __init__(self) -> None:
         self.replica: str | None = None
         self.whole: tuple[int, bytes, str] | None = None
+        self.failed_by: str | None = None
         self.failure: Failure | None = None
         self.message = ""
         self.over = False
@@ -93,8 +94,8 @@ class StreamSink(_Watched):
     def end(self) -> None:
         self._end()
 
-    def fail(self, failure: Failure, message: str) -> None:
-        self.failure, self.message = failure, message
+    def fail(self, failure: Failure, message: str, replica: str | None) -> None:
+        self.failure, self.message, self.failed_by = failure, message, replica
         self._end()
 
     def leave(self) -> None:

@@ -23,7 +23,11 @@ class ScaleRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StatusPages:
-    """Implements `gateway.app.Pages`. `started`: epoch seconds, what `/v1/models` calls created."""
+    """Implements `gateway.app.Pages`.
+
+    started: epoch seconds, what `/v1/models` calls created. save: writes a deployment's replicas back to the config;
+    None where scaling over HTTP is switched off.
+    """
 
     def __init__(
         self,
@@ -31,13 +35,13 @@ class StatusPages:
         inventory: Callable[[], Inventory],
         metrics: Callable[[], bytes],
         started: float,
-        admin_scale: bool,
+        save: Callable[[str], None] | None,
     ) -> None:
         self._fleet = fleet
         self._inventory = inventory
         self._metrics = metrics
         self._started = int(started)
-        self._admin_scale = admin_scale
+        self._save = save
         self._pages: dict[str, Callable[[], Page]] = {
             "/": self._index,
             "/health": self._health,
@@ -58,7 +62,7 @@ class StatusPages:
         return None
 
     def scale(self, body: bytes) -> Page:
-        if not self._admin_scale:
+        if self._save is None:
             return self._switched_off()
         try:
             request = msgspec.json.decode(body, type=ScaleRequest)
@@ -66,6 +70,7 @@ class StatusPages:
                 self._check(name, count)
             for name, count in request.deployments.items():
                 self._fleet.scale(name, count, "HTTP")
+                self._save(name)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             return _error(errors.BAD_REQUEST, f'expected {{"deployments": {{NAME: N}}}}: {error}')
         except CommandRefused as error:
@@ -131,7 +136,7 @@ class StatusPages:
         return Page(200, _encode({"workers": rows}))
 
     def _scales(self) -> Page:
-        if not self._admin_scale:
+        if self._save is None:
             return self._switched_off()
         rows = {
             name: {

@@ -41,7 +41,8 @@ TellTemplate = Callable[[str, str], None]
 class TemplateLauncher:
     """Forks replicas from templates, and spawns where that cannot serve.
 
-    on_output: told of what templates print, by their key's artifact. on_event: told of what happens to them.
+    on_output: told of what templates print, by their name (that of the deployment they were started for, with
+    `/template`). on_event: told of what happens to them, by their artifact.
     """
 
     def __init__(self, on_output: Callable[[str, bytes], None], on_event: TellTemplate) -> None:
@@ -95,7 +96,7 @@ class TemplateLauncher:
 
     def on_template_output(self, template: Template, data: bytes) -> None:
         """A template printed."""
-        self._on_output(template.artifact, data)
+        self._on_output(template.name, data)
 
     def on_over(self, template: Template, reason: str) -> None:
         """A template's process is gone."""
@@ -112,6 +113,7 @@ class Template:
     def __init__(self, launcher: TemplateLauncher, key: str, spec: LaunchSpec, env: Mapping[str, str]) -> None:
         self.key = key
         self.artifact = spec.artifact
+        self.name = f"{spec.replica.rpartition('/')[0]}/template"
         self.is_over = False
         self._launcher = launcher
         self._ready = False
@@ -272,7 +274,7 @@ def template_key(spec: LaunchSpec) -> str:
         spec.dtype,
         spec.max_model_len,
         spec.trust_remote_code,
-        spec.options,
+        {name: value for name, value in spec.options.items() if name != "faults"},
         kind,
         spec.simulated,
         spec.reproducible,

@@ -131,6 +131,7 @@ class Failed(Message, frozen=True, tag="f"):
     message: str
     param: str | None
     retry_after_s: int | None
+    replica: str | None = None
 
 
 class Alive(Message, frozen=True, tag="!"):

@@ -213,15 +213,24 @@ class NativeServer:
         client.open.pop(number, None)
         self._send(client, End(number))
 
-    def on_fail(self, client: _Client, number: int, failure: Failure, message: str) -> None:
+    def on_fail(self, client: _Client, number: int, failure: Failure, message: str, replica: str | None) -> None:
         """There is no answer, or no more of it."""
         client.open.pop(number, None)
-        self._fail(client, number, errors.OF_FAILURE[failure], message)
+        self._fail(client, number, errors.OF_FAILURE[failure], message, replica=replica)
 
-    def _fail(self, client: _Client, number: int, kind: Kind, message: str, param: str | None = None) -> None:
+    def _fail(
+        self,
+        client: _Client,
+        number: int,
+        kind: Kind,
+        message: str,
+        param: str | None = None,
+        replica: str | None = None,
+    ) -> None:
         retry_after = dict(kind.headers).get(b"retry-after")
         retry_after_s = None if retry_after is None else int(retry_after)
-        self._send_provoked(client, Failed(number, kind.status, kind.code, message, param, retry_after_s))
+        failed = Failed(number, kind.status, kind.code, message, param, retry_after_s, replica)
+        self._send_provoked(client, failed)
 
     def _send_provoked(self, client: _Client, message: Welcome | Failed) -> None:
         """Send what costs the client nothing to ask for. One that asks on without reading is over."""
@@ -293,8 +302,8 @@ class _Caller:
     def end(self) -> None:
         self._server.on_end(self._client, self._number)
 
-    def fail(self, failure: Failure, message: str) -> None:
-        self._server.on_fail(self._client, self._number, failure, message)
+    def fail(self, failure: Failure, message: str, replica: str | None) -> None:
+        self._server.on_fail(self._client, self._number, failure, message, replica)
 
 
 def _behind(client: _Client) -> str:

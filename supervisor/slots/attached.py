@@ -10,7 +10,7 @@ from supervisor.core.lifecycle import COMING_UP, State
 from supervisor.exchanges import Target
 from supervisor.links.health import Health
 from supervisor.links.http import HttpCarrier
-from supervisor.slots.base import AttachedMake, Facts, Home, Slot
+from supervisor.slots.base import AttachedMake, Facts, Home, Intent, Slot
 
 KIND = "attached"
 
@@ -42,6 +42,7 @@ class AttachedSlot(Slot):
         self._unpool(why)
         self._let_go()
         self._move(State.RESTARTING, why)
+        self.intent = Intent.AGAIN
         self._gone()
 
     def tick(self, now: float) -> None:

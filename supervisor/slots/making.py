@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from engine.errors import StokerError
 from engine.messages import LaunchSpec
 from supervisor.config.schema import Deployment, Placement
 from supervisor.core import budget
@@ -56,7 +57,10 @@ def make(deployment: Deployment, place: Placement, machine: Machine) -> Make:
 def check_environment(environ: Mapping[str, str]) -> None:
     """Raises StokerError for a variable of Stoker's that says nothing usable."""
     if (text := environ.get(THREADS_VARIABLE)) is not None:
-        budget.parse_threads(text)
+        try:
+            budget.parse_threads(text)
+        except StokerError as error:
+            raise StokerError(f"{THREADS_VARIABLE}: {error}") from None
     if (text := environ.get(ADAPTIVE_VARIABLE)) is not None:
         budget.parse_adaptive(text)
 

@@ -52,6 +52,8 @@ SILENT_S = 5.0
 """Without a heartbeat for this long a replica is `unresponsive` and out of rotation (spec 5)."""
 DEAD_S = 30.0
 """Without a heartbeat for this long it is killed and restarted."""
+START_FAULTS = ("noise", "wrong_card", "exit_while_loading")
+"""Faults of a stub that are looked at while it starts; all others act when they are set, and end with the process."""
 LAST_LINES = 20
 """Log lines that are shown with an exit."""
 
@@ -65,6 +67,7 @@ class ManagedSlot(Slot):
         super().__init__(home, deployment, number, born, make)
         self.log = log
         self._make = make
+        self._faults: Faults | None = None
         self._child: Child | None = None
         self._promise: Promise | None = None
         self._carrier: EngineCarrier | None = None
@@ -133,7 +136,8 @@ class ManagedSlot(Slot):
             self.on_start_failed(why, None)
 
     def set_faults(self, faults: Faults) -> None:
-        """New faults for a stub engine."""
+        """New faults for a stub engine, also for those of its starts."""
+        self._faults = faults
         if self._carrier is not None:
             self._carrier.set_faults(faults)
 
@@ -299,11 +303,20 @@ class ManagedSlot(Slot):
             replica=self.name,
             incarnation=self.incarnation,
             cores=list(self._cores) or None,
+            options=self._options(),
         )
         self._carrier = self._home.link.admit(self._identity, self)
         promise = self._home.launcher.start(spec, self._make.env, self)
         if self._child is None and self.state in COMING_UP:
             self._promise = promise
+
+    def _options(self) -> dict[str, object]:
+        """The engine's further arguments, with the faults of a stub's start that were set since."""
+        options = self._make.spec.options
+        if self._faults is None:
+            return options
+        chosen = {name: getattr(self._faults, name) for name in START_FAULTS if getattr(self._faults, name)}
+        return {**options, "faults": chosen}
 
     def _let_go(self) -> None:
         """Nothing of the incarnation is left: give back what was held for it."""

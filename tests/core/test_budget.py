@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from engine.errors import StokerError
 from supervisor.core.budget import (
     Quota,
+    cbwr_for,
     default_threads,
     effective_budget,
     oversubscription,
+    parse_adaptive,
     parse_threads,
     quota_cores,
     spread,
@@ -96,3 +98,24 @@ def test_spread_gives_disjoint_sets_of_the_right_size(cores: set[int], threads: 
 @given(cores=st.integers(0, 40), threads=st.lists(st.integers(1, 9), min_size=1, max_size=12))
 def test_one_more_replica_at_the_end_moves_nobody(cores: int, threads: list[int]) -> None:
     assert spread(range(cores), threads)[:-1] == spread(range(cores), threads[:-1])
+
+
+@pytest.mark.parametrize(
+    ("flags", "value"),
+    [
+        ({"avx2", "fma", "avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl"}, "AVX512,STRICT"),
+        ({"avx2", "fma", "avx512f"}, "AVX2,STRICT"),
+        ({"avx2"}, None),
+        ({"asimd", "sve"}, None),
+        (set(), None),
+    ],
+)
+def test_strict_sums_are_asked_of_the_branch_that_the_cpu_has(flags: set[str], value: str | None) -> None:
+    assert cbwr_for(flags) == value
+
+
+def test_a_mode_of_learning_is_0_1_or_2() -> None:
+    assert [parse_adaptive(text) for text in ("0", "1", " 2 ")] == [0, 1, 2]
+    for text in ("", "3", "-1", "on", "1.0"):
+        with pytest.raises(StokerError, match="expected 0"):
+            parse_adaptive(text)

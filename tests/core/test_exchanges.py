@@ -57,7 +57,7 @@ class Caller:
     def end(self) -> None:
         self.told.append(("end", None))
 
-    def fail(self, failure: Failure, message: str) -> None:
+    def fail(self, failure: Failure, message: str, replica: str | None) -> None:
         assert message
         self.told.append(("fail", failure))
 

@@ -18,6 +18,7 @@ from supervisor.control.events import ReplicaReady
 from supervisor.control.messages import Scale
 from tests.support import Running
 
+PLACES = 8
 PARIS = "The capital of France is"
 ODD = ["🎉🌍 emojis: 😀🎉🚀🌍😀🎉🚀", "中文：今天天气很好。日本語：今日は", "naïve café — "]
 
@@ -25,7 +26,8 @@ ODD = ["🎉🌍 emojis: 😀🎉🚀🌍😀🎉🚀", "中文：今天天气�
 @pytest.fixture(scope="module")
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """The sample config, on a free port; the first start on a machine converts the model."""
-    config = Path("sample-configs/smollm2.yaml").read_text().replace("127.0.0.1:8100", "127.0.0.1:0")
+    config = Path("sample-configs/smollm2.yaml").read_text()
+    config = config.replace("127.0.0.1:8100", "127.0.0.1:0").replace("max_num_seqs: 16", f"max_num_seqs: {PLACES}")
     running = Running(tmp_path_factory.mktemp("smollm2"), config)
     running.wait_event(ReplicaReady, limit_s=110)
     yield running
@@ -103,21 +105,31 @@ def test_in_company_the_tokens_are_the_same(smollm2: Running) -> None:
     assert together == alone
 
 
-def test_a_client_that_leaves_frees_its_place_at_the_next_token(smollm2: Running) -> None:
-    before = smollm2.replica("smollm2/0")
-    connection = http.client.HTTPConnection(*smollm2.address, timeout=30)
+def begin(running: Running) -> http.client.HTTPConnection:
+    """A stream that would go on for minutes, once its first token has come."""
+    connection = running.connect()
     body = {"prompt": "Once upon a time", "max_tokens": 4000, "temperature": 1, "stream": True}
     connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
     response = connection.getresponse()
     assert response.readline().startswith(b"data: ")
-    assert smollm2.replica("smollm2/0").in_flight == 1
     response.close()
-    connection.close()
-    smollm2.wait_status(lambda inventory: inventory.deployments[0].replicas[0].in_flight == 0)
+    return connection
+
+
+def test_clients_that_leave_free_their_places_at_the_next_token(smollm2: Running) -> None:
+    connections = [begin(smollm2) for _ in range(PLACES)]
+    waiting = smollm2.connect(timeout_s=0.5)  # all places are taken: the ninth waits its turn
+    body = json.dumps({"prompt": PARIS, "max_tokens": 1, "temperature": 0})
+    waiting.request("POST", "/v1/completions", body, {"content-type": "application/json"})
+    with pytest.raises(TimeoutError):
+        waiting.getresponse()
+    waiting.close()
+    for connection in connections:
+        connection.close()
     started = time.monotonic()
     complete(smollm2, PARIS, max_tokens=1)
     assert time.monotonic() - started < 10
-    assert smollm2.replica("smollm2/0").pid == before.pid
+    smollm2.wait_status(lambda inventory: inventory.deployments[0].replicas[0].in_flight == 0)
 
 
 def test_the_openai_client_chats_and_streams(client: openai.OpenAI) -> None:

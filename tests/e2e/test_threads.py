@@ -26,7 +26,7 @@ from supervisor.core.budget import cbwr_for
 from supervisor.host.cpu import cpu_budget, cpu_flags
 from tests.support import Running
 
-REQUESTS = int(os.environ.get("STOKER_THREAD_REQUESTS", "160"))
+REQUESTS = int(os.environ.get("STOKER_THREAD_REQUESTS", "130"))
 """Requests of a comparison; the issue's 2000 take some minutes."""
 WORDS = ["time", "year", "people", "way", "day", "man", "life", "world", "school", "state", "family", "hand", "part"]
 THREADS = min(2, cpu_budget().cores)
@@ -192,9 +192,8 @@ def test_mode_2_adopts_after_its_window_and_the_answers_keep_their_bits(
     assert {event.range for event in running.events(ThreadsAdopted)} == {"<32", "<64"}
     assert not running.events(ThreadsUncertified) and running.inventory().deployments[0].warnings == []
     assert vectors(running, BODIES) == plain, "now with 1 thread"
-    assert running.wait_status(lambda _: running.replica("minilm/0").thread_table is not None)
-    serving = [each.state for each in running.replicas()[0].thread_table.ranges[:2]]  # type: ignore[union-attr]
-    assert serving == ["serving", "serving"]
+    table = running.replica("minilm/0").thread_table
+    assert table is not None and table.checked_s > 0 and table.drift is None
 
 
 def test_without_strict_sums_a_drifting_shape_retires_the_learning_for_good_and_no_answer_moved(start: Start) -> None:

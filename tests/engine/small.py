@@ -45,7 +45,10 @@ def save_byte_tokenizer(folder: Path) -> Tokenizer:
 
 
 def save_pair_tokenizer(folder: Path, *inputs: str) -> None:
-    """The same bytes, with `<s> a </s> b </s>` around texts and pairs, the second one of kind 1; what models are given."""
+    """The same bytes, with `<s> a </s> b </s>` around texts and pairs, the second one of kind 1.
+
+    inputs: what a model is given beside ids and mask.
+    """
     tokenizer = save_byte_tokenizer(folder)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>",

@@ -12,7 +12,7 @@ import threading
 import pytest
 
 from supervisor.control.events import ReplicaEjected, ReplicaReady, ReplicaState
-from supervisor.control.messages import CommandRefused, DrainReplica, Restart, Scale
+from supervisor.control.messages import CommandRefused, DrainReplica, Kill, Restart, Scale
 from tests.conftest import Serve
 from tests.support import Answer, Running, stub_config
 
@@ -141,6 +141,16 @@ def test_an_attached_deployment_is_not_scaled_and_a_drained_server_lives_on(serv
     assert foreign.embed().status == 200
     running.accepted(Restart(target="mixed/1"))
     running.wait_event(ReplicaReady, lambda event: event.replica == "mixed/1" and event.incarnation == 2)
+
+
+def test_killing_an_attached_replica_lets_go_of_it_and_attaches_again(serve: Serve) -> None:
+    foreign = serve(stub_config(replicas=1), name="foreign")
+    foreign.wait_ready(1)
+    running = serve(attached_config(endpoint(foreign)))
+    running.wait_ready(1)
+    running.accepted(Kill(replica="mixed/0", incarnation=1))
+    running.wait_event(ReplicaReady, lambda event: event.incarnation == 2)
+    assert embed(running).status == 200
 
 
 def test_a_server_that_is_not_there_is_probed_until_it_is(serve: Serve) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
+from engine.errors import StokerError
+from engine.exec_command import with_artifact
 from supervisor.config.load import parse_config
 from supervisor.control.events import DrainEnded, ReplicaExited, ReplicaFailed, ReplicaReady, ReplicaState, Warned
 from supervisor.control.messages import DrainReplica, GetLogs, Kill
@@ -215,6 +217,15 @@ def test_reserved_ports_differ_and_a_server_may_listen_beside_the_reservation() 
     HTTPServer(("127.0.0.1", ports[0].number), BaseHTTPRequestHandler).server_close()
     for port in ports:
         port.free()
+
+
+def test_an_artifact_that_is_here_is_handed_over_as_its_path_and_a_hub_id_as_it_is() -> None:
+    command = ["serve", "--model={artifact}"]
+    here = str(Path(SERVER).parents[2] / "engine" / "messages.py")
+    assert with_artifact(command, "pkg:engine/messages.py") == ["serve", f"--model={here}"]
+    assert with_artifact(command, "owner/name") == ["serve", "--model=owner/name"]
+    with pytest.raises(StokerError, match="found nothing at /nowhere"):
+        with_artifact(command, "/nowhere")
 
 
 def test_sigkill_of_the_supervisor_leaves_no_foreign_server_and_none_of_its_children(serve: Serve) -> None:

@@ -146,6 +146,19 @@ def test_a_failed_slot_is_tried_again_when_it_is_restarted(serve: Serve) -> None
     running.wait_event(ReplicaFailed, lambda event: event.incarnation == 2)
 
 
+def test_faults_of_a_start_that_were_set_while_it_runs_meet_the_next_start(serve: Serve) -> None:
+    running = serve(stub_config(replicas=2))
+    running.wait_ready(2)
+    running.faults("stub/1", wrong_card=True)
+    running.accepted(Restart(target="stub/1"))
+    differing = running.wait_event(ReplicaState, lambda event: event.after == "incompatible")
+    assert "dimensions is 9, its siblings have 8" in differing.reason
+    assert {running.embed().replica for _ in range(4)} == {"stub/0"}
+    running.faults("stub/1")
+    running.accepted(Restart(target="stub/1"))
+    running.wait_event(ReplicaReady, lambda event: event.replica == "stub/1" and event.incarnation == 3)
+
+
 def test_a_crash_says_its_signal_and_its_last_words(serve: Serve) -> None:
     running = serve(stub_config(replicas=1))
     running.wait_ready(1)

@@ -181,7 +181,7 @@ def test_eject_and_readmit_by_hand(serve: Serve) -> None:
     assert running.replica("stub/1").state == "ejected"
     assert {running.embed().replica for _ in range(4)} == {"stub/0"}
     running.accepted(Readmit(replica="stub/1"))
-    assert running.wait_event(ReplicaReadmitted).by == "by_hand"
+    assert running.wait_event(ReplicaReadmitted).by == "hand"
     assert {running.embed().replica for _ in range(4)} == {"stub/0", "stub/1"}
 
 

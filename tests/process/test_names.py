@@ -88,6 +88,22 @@ def test_an_address_beyond_loopback_without_a_key_is_warned_of(serve: Serve) -> 
     assert any("open to the network" in event.message for event in running.events(Warned))
 
 
+def test_what_cannot_be_started_says_why_and_leaves_nothing(serve: Serve, tmp_path: Path) -> None:
+    running = serve(stub_config(replicas=1))
+    running.wait_ready(1)
+    running.environ["CUDA_VISIBLE_DEVICES"] = ""
+    for config, words in [
+        (stub_config(replicas=1) + "  api_key_env: NOBODY_SET_THIS\n", "NOBODY_SET_THIS, which is not set"),
+        (stub_config(replicas=1).replace("device: cpu", 'device: "cuda:7"'), "cuda:7"),
+    ]:
+        file = tmp_path / "bad.yaml"
+        file.write_text(config)
+        answer = cli(running, "serve", "--headless", "-c", str(file), "--name", "bad")
+        assert answer.returncode == 1, answer.stderr
+        assert words in answer.stderr and "Traceback" not in answer.stderr
+        assert not (running.root / "bad").exists()
+
+
 def test_an_api_key_is_asked_for_and_never_shown(serve: Serve) -> None:
     config = stub_config(replicas=1) + "  api_key_env: TEST_STOKER_KEY\n"
     running = serve(config, environ={"TEST_STOKER_KEY": "s3cret-value"})

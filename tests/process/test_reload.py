@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from supervisor.commands import NOTHING_RESTARTS
 from supervisor.control.events import (
     DrainStarted,
     Reloaded,
@@ -44,7 +45,7 @@ def pids(running: Running) -> dict[str, int | None]:
 
 def reload(running: Running, text: str) -> list[str]:
     running.config.write_text(text)
-    return [line for line in running.accepted(Reload()).text.split("\n") if line != "nothing changes"]
+    return [line for line in running.accepted(Reload()).text.split("\n") if line != NOTHING_RESTARTS]
 
 
 @pytest.mark.parametrize(
@@ -141,6 +142,10 @@ def test_an_artifact_that_cannot_load_leaves_the_old_pool_serving(serve: Serve) 
     assert running.get("/ready").status == 200
     assert running.embed().status == 200
     assert before.items() <= pids(running).items()
+    running.accepted(Restart(target="stub"))
+    with pytest.raises(CommandRefused, match="being replaced"):
+        running.accepted(Restart(target="stub/0"))
+    assert running.embed().status == 200, "a restart took the pool down that serves until its successor is ready"
     reload(running, stub_config(replicas=2))
     running.wait_status(lambda inventory: len(inventory.deployments[0].replicas) == 2)
     assert pids(running) == before
@@ -166,6 +171,25 @@ def test_scale_is_written_back_and_everything_else_stays_byte_for_byte(serve: Se
     assert after == CONFIG.replace("# the second\n", "# the second\n          - device: cpu\n")
     running.accepted(Scale(deployment="stub", replicas=2))
     assert running.config.read_text() == CONFIG
+
+
+def test_scaling_over_http_is_all_or_nothing_and_written_back_too(serve: Serve) -> None:
+    running = serve(CONFIG + "  admin_scale: true\n")
+    running.wait_ready(2)
+    assert running.post("/v1/admin/scale", {"deployments": {"stub": 3, "nobody": 1}}).status == 404
+    assert running.post("/v1/admin/scale", {"deployments": {"stub": True}}).status == 400
+    answer = running.post("/v1/admin/scale", {"deployments": {"stub": 3}})
+    assert answer.json["deployments"]["stub"]["replicas"] == 3
+    running.wait_ready(3)
+    running.accepted(Scale(deployment="stub", replicas=3))  # the disk thread works in order: the first edit is done
+    assert running.config.read_text().count("- device: cpu") == 3
+
+
+def test_scaling_over_http_is_off_unless_it_is_switched_on(serve: Serve) -> None:
+    running = serve(CONFIG)
+    running.wait_ready(2)
+    assert running.post("/v1/admin/scale", {"deployments": {"stub": 3}}).status == 403
+    assert running.get("/v1/admin/scale").status == 403
 
 
 def test_a_config_that_cannot_be_written_does_not_stop_the_action(serve: Serve) -> None:

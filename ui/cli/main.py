@@ -66,14 +66,10 @@ class LazyGroup(click.Group):
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(int(code)), sentence) for code, sentence in EXIT_SENTENCES.items()])
 
-    def shell_complete(
-        self, ctx: click.Context, incomplete: str
-    ) -> list[click.shell_completion.CompletionItem]:
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[click.shell_completion.CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        verbs = [
-            CompletionItem(name, help=text) for name, text in VERBS.items() if name.startswith(incomplete)
-        ]
+        verbs = [CompletionItem(name, help=text) for name, text in VERBS.items() if name.startswith(incomplete)]
         return verbs + click.Command.shell_complete(self, ctx, incomplete)
 
 

@@ -161,11 +161,7 @@ def _state(state: str, looks: dict[str, tuple[str, str]]) -> Cell:
 def _device_row(device: DeviceStatus) -> list[Cell]:
     return [
         Cell(device.id),
-        Cell(
-            f"{device.name} (simulated)"
-            if device.simulated and "simulated" not in device.name
-            else device.name
-        ),
+        Cell(f"{device.name} (simulated)" if device.simulated and "simulated" not in device.name else device.name),
         Cell(size(device.memory_total_bytes)),
         Cell(size(device.memory_used_bytes)),
         Cell(share(device.utilisation)),

@@ -82,9 +82,7 @@ def choose(asked: str | None, running: Sequence[str]) -> str:
         named = f" named {asked!r}" if asked else ""
         raise NotRunning(f"no supervisor{named} is running; `stoker serve` starts one")
     if asked is None:
-        raise SeveralRunning(
-            f"{len(running)} supervisors are running, say which with --name: {', '.join(running)}"
-        )
+        raise SeveralRunning(f"{len(running)} supervisors are running, say which with --name: {', '.join(running)}")
     raise NotRunning(f"no supervisor named {asked!r} is running; running now: {', '.join(running)}")
 
 
@@ -92,9 +90,7 @@ def ask(client: ControlClient, command: AnyCommand, kind: type[Kind], timeout_s:
     """The answer to a command, which must be of that kind. Raises CommandRefused, NotRunning, NoAnswer."""
     answer = client.ask(command, timeout_s)
     if not isinstance(answer, kind):
-        raise ProtocolError(
-            f"expected {kind.__name__} as an answer, found {type(answer).__name__}: another version?"
-        )
+        raise ProtocolError(f"expected {kind.__name__} as an answer, found {type(answer).__name__}: another version?")
     return answer
 
 
@@ -118,6 +114,4 @@ def find_replica(inventory: Inventory, name: str) -> ReplicaStatus:
     for row in rows:
         if row.name == name:
             return row
-    raise StokerError(
-        f"there is no replica {name!r}; there are: {', '.join(row.name for row in rows) or 'none'}"
-    )
+    raise StokerError(f"there is no replica {name!r}; there are: {', '.join(row.name for row in rows) or 'none'}")

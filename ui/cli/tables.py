@@ -63,9 +63,7 @@ def drawn(table: Table, width: int) -> RenderableType:
     from rich.text import Text
 
     kept = [index for index, column in enumerate(table.columns) if column.least_width <= width]
-    picture = rich.table.Table(
-        box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False
-    )
+    picture = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for index in kept:
         column = table.columns[index]
         last = index == kept[-1]

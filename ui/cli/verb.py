@@ -35,9 +35,7 @@ def which_supervisor(function: Function) -> Function:
 
 def new_supervisor(function: Function) -> Function:
     """The same options for a supervisor that is to be started."""
-    return _where("Name of this supervisor; unset: the config's. Two on one machine need two names.")(
-        function
-    )
+    return _where("Name of this supervisor; unset: the config's. Two on one machine need two names.")(function)
 
 
 def wait_options(function: Function) -> Function:

@@ -136,9 +136,7 @@ def wait_until_gone(runtime: RuntimeDir, timeout_s: float) -> None:
     with progress() as line:
         while runtime.running() is not None:
             if time.monotonic() > deadline:
-                raise WaitFailed(
-                    f"{runtime.name!r} is not gone after {duration(timeout_s)}; it goes on leaving"
-                )
+                raise WaitFailed(f"{runtime.name!r} is not gone after {duration(timeout_s)}; it goes on leaving")
             line.show(_how_far(runtime))
             time.sleep(GONE_LOOK_S)
 

@@ -77,10 +77,7 @@ def _table(loaded: LoadedConfig) -> Table:
 
 
 def _row(deployment: Deployment) -> list[Cell]:
-    places = [
-        f"{number} x {place}" if number > 1 else place
-        for place, number in Counter(_places(deployment)).items()
-    ]
+    places = [f"{number} x {place}" if number > 1 else place for place, number in Counter(_places(deployment)).items()]
     arguments = deployment.engine_args
     managed = any(placement.managed for placement in deployment.replicas)
     texts = (

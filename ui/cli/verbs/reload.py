@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import click
 
-from supervisor.control.messages import Reload
+from supervisor.control.messages import CommandRefused, Reload
+from ui.cli.exits import Exit
 from ui.cli.reach import Where, order
+from ui.cli.say import say
 from ui.cli.verb import Verb, which_supervisor
 
 
@@ -18,4 +20,10 @@ def reload(where: Where) -> None:
     A file with errors changes nothing. SIGHUP to the supervisor does the same.
     """
     with where.connect() as client:
-        order(client, Reload())
+        try:
+            order(client, Reload())
+        except CommandRefused as refused:
+            if refused.code != "config":
+                raise
+            say(str(refused))
+            raise click.exceptions.Exit(Exit.USAGE) from None

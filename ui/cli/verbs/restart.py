@@ -33,7 +33,11 @@ def restart(where: Where, target: str, wait: bool, timeout: float) -> None:
 def _incarnations(inventory: Inventory, target: str) -> dict[str, int]:
     """The replicas that are meant and their incarnations. Raises StokerError."""
     rows = [replica for deployment in inventory.deployments for replica in deployment.replicas]
-    found = {row.name: row.incarnation for row in rows if target in (row.name, row.deployment)}
+    found = {
+        row.name: row.incarnation
+        for row in rows
+        if row.name == target or (row.deployment == target and not row.cordoned)  # by hand out: a roll leaves it there
+    }
     if not found:
         names = [deployment.name for deployment in inventory.deployments] + [row.name for row in rows]
         raise StokerError(f"there is no replica and no deployment {target!r}; there are: {', '.join(names)}")

@@ -30,9 +30,7 @@ REDRAW_S = 1.0
     ),
 )
 @json_option
-@click.option(
-    "--watch", is_flag=True, help="Show it anew each second, also across restarts of the supervisor."
-)
+@click.option("--watch", is_flag=True, help="Show it anew each second, also across restarts of the supervisor.")
 @which_supervisor
 def status(where: Where, as_json: bool, watch: bool) -> None:
     """Show deployments and replicas.

@@ -12,9 +12,7 @@ from ui.cli.verb import Verb, wait_options, which_supervisor
 from ui.cli.waiting import wait_until_gone
 
 
-@click.command(
-    cls=Verb, examples=("stoker stop", "stoker stop --wait", "stoker stop --now --wait --name other")
-)
+@click.command(cls=Verb, examples=("stoker stop", "stoker stop --wait", "stoker stop --now --wait --name other"))
 @click.option("--now", is_flag=True, help="Do not drain: cut what is in flight.")
 @wait_options
 @which_supervisor
