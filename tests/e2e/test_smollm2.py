@@ -18,6 +18,9 @@ from supervisor.control.events import ReplicaReady
 from supervisor.control.messages import Scale
 from tests.support import Running
 
+pytestmark = pytest.mark.timeout(300)
+"""The first start on a machine converts the model, for half a minute, or more where others are busy."""
+
 PLACES = 8
 PARIS = "The capital of France is"
 ODD = ["🎉🌍 emojis: 😀🎉🚀🌍😀🎉🚀", "中文：今天天气很好。日本語：今日は", "naïve café — "]
@@ -29,7 +32,7 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     config = Path("sample-configs/smollm2.yaml").read_text()
     config = config.replace("127.0.0.1:8100", "127.0.0.1:0").replace("max_num_seqs: 16", f"max_num_seqs: {PLACES}")
     running = Running(tmp_path_factory.mktemp("smollm2"), config)
-    running.wait_event(ReplicaReady, limit_s=110)
+    running.wait_event(ReplicaReady, limit_s=280)
     yield running
     running.close()
 
@@ -71,8 +74,8 @@ def test_it_knows_the_capital_of_france(smollm2: Running) -> None:
 
 @pytest.mark.parametrize("prompt", ODD)
 def test_a_stream_joined_is_the_unstreamed_text_and_no_piece_is_broken(smollm2: Running, prompt: str) -> None:
-    pieces = stream(smollm2, prompt, max_tokens=24)
-    assert "".join(pieces) == text_of(complete(smollm2, prompt, max_tokens=24))
+    pieces = stream(smollm2, prompt, max_tokens=16)
+    assert "".join(pieces) == text_of(complete(smollm2, prompt, max_tokens=16))
     assert not any("\ufffd" in piece for piece in pieces)
 
 
@@ -89,7 +92,7 @@ def test_a_stop_string_across_tokens_is_not_shown(smollm2: Running) -> None:
 def test_eight_streams_at_once_take_at_most_three_times_as_long_as_one(smollm2: Running) -> None:
     def timed(_: int) -> float:
         started = time.monotonic()
-        assert stream(smollm2, PARIS, max_tokens=16)[0] == " Paris"
+        assert stream(smollm2, PARIS)[0] == " Paris"
         return time.monotonic() - started
 
     alone = statistics.median(timed(0) for _ in range(3))
@@ -100,8 +103,8 @@ def test_eight_streams_at_once_take_at_most_three_times_as_long_as_one(smollm2: 
 
 def test_in_company_the_tokens_are_the_same(smollm2: Running) -> None:
     prompts = [PARIS, *ODD]
-    alone = [text_of(complete(smollm2, prompt)) for prompt in prompts]
-    together = smollm2.together(lambda index: text_of(complete(smollm2, prompts[index])), len(prompts))
+    alone = [text_of(complete(smollm2, prompt, max_tokens=8)) for prompt in prompts]
+    together = smollm2.together(lambda index: text_of(complete(smollm2, prompts[index], max_tokens=8)), len(prompts))
     assert together == alone
 
 
@@ -180,5 +183,5 @@ def test_one_more_replica_is_forked_and_holds_little_of_its_own(smollm2: Running
     assert (ready.replica, ready.how) == ("smollm2/1", "fork")
     pid = smollm2.replica("smollm2/1").pid
     assert pid is not None and psutil.Process(pid).memory_full_info().uss < 30 * 2**20
-    assert {text_of(complete(smollm2, PARIS)) for _ in range(4)} == {text_of(complete(smollm2, PARIS))}
+    assert {text_of(complete(smollm2, PARIS)) for _ in range(2)} == {text_of(complete(smollm2, PARIS))}
     smollm2.accepted(Scale(deployment="smollm2", replicas=1))

@@ -17,6 +17,9 @@ from engine.messages import Route
 from tests.engine.conftest import SMOLLM2, launch
 from tests.engine.test_generate import ask, finish, texts
 
+pytestmark = pytest.mark.timeout(300)
+"""The first load on a machine converts the model."""
+
 PROMPTS = ["The capital of France is", "东京是", "🎉🌍🎉🌍", "Once upon a time, in a land far, far away, there lived"]
 
 SCRIPT = """
@@ -84,5 +87,5 @@ def test_the_card_says_what_was_loaded(smollm2: TransformersBackend) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
 def test_a_fork_of_the_loaded_model_generates_with_two_threads() -> None:
     environ = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=100, env=environ)
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=250, env=environ)
     assert done.stdout.startswith("1 ['Paris"), done.stderr

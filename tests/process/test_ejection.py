@@ -198,6 +198,7 @@ def test_a_wave_of_timeouts_ejects_once(serve: Serve) -> None:
     running = serve(stub_config(replicas=2, timeout_ms=1500, outlier_detection={"base_ejection_ms": 3000}))
     running.wait_ready(2)
     running.faults("stub/0", hang=True)
+    running.faults("stub/1", slow_ms=300)  # slow enough that half of the wave goes to the one that hangs
     running.together(lambda _: running.embed(), 16)
     running.wait_event(ReplicaEjected)
     assert [event.seconds for event in running.events(ReplicaEjected)] == [3.0]
