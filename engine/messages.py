@@ -208,6 +208,8 @@ class Heartbeat(Message, frozen=True, tag="h"):
     rss_bytes: int
     gpu_bytes: int
     threads: int
+    nan_outputs: int = 0
+    """Answers that had no JSON: the model gave NaN or infinity."""
 
 
 class Answer(Message, frozen=True, tag="a"):

@@ -2,7 +2,7 @@
 
 - `load`: files to weights on the CPU, on one thread. Once a deployment: a template may do it, and be forked.
 - `warm`: threads, device, a first forward. Once a replica, on the thread that runs the forwards.
-- `forward`: rows of any requests together.
+- `forward`: rows of any requests together; `step`: the next token of all texts that are being written.
 
 `load` never runs a parallel region (spec 5): OpenMP's threads do not survive a fork, and a child of a process
 that has them hangs in its first parallel forward. So torch is set to one thread before the first tensor is

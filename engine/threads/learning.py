@@ -142,21 +142,27 @@ class Pace:
         self._pace: dict[int, float] = {}
         self._ratios: list[float] = []
 
-    def shifted(self, tokens: int, seconds: float) -> bool:
-        """Take in a served forward; whether the last ones left the pace."""
+    def scaled(self, ratio: float) -> Pace:
+        """The same pace at a count that takes `ratio` of the time."""
+        other = Pace()
+        other._pace = {size: per_token * ratio for size, per_token in self._pace.items()}
+        return other
+
+    def window(self, tokens: int, seconds: float) -> float | None:
+        """Take in a served forward; when a window is full, its median share of the pace (2.0: half as fast)."""
         size, per_token = tokens.bit_length(), seconds / max(1, tokens)
         if size not in self._pace:
             first = self._first.setdefault(size, [])
             first.append(per_token)
             if len(first) == PACE_FORWARDS:
                 self._pace[size] = max(statistics.median(first), 1e-12)
-            return False
+            return None
         self._ratios.append(per_token / self._pace[size])
         if len(self._ratios) < SHIFT_FORWARDS:
-            return False
+            return None
         middle = statistics.median(self._ratios)
         self._ratios.clear()
-        return abs(middle - 1.0) > SHIFT
+        return middle
 
 
 class _Range:
@@ -173,6 +179,8 @@ class _Range:
         self.since = 0
         """Forwards since the window began, or since the last check."""
         self.pace = Pace()
+        self.on_trial = False
+        """Whether a count that was adopted has still to show that it is as fast as promised."""
 
     def move(self, after: Stage) -> None:
         """Go to another stage. Raises ValueError for a move that is not in the table."""
@@ -185,7 +193,7 @@ class _Range:
         """Begin again, with nothing known."""
         self.move(Stage.EXPLORING)
         self.learned, self.gain, self.forwards = None, 0.0, 0
-        self.pace = Pace()
+        self.pace, self.on_trial = Pace(), False
         for kept in (*self.ratios.values(), *self.seconds.values()):
             kept.clear()
 
@@ -292,10 +300,23 @@ class Learner:
         each.forwards += 1
         if each.stage is Stage.SERVING:
             each.since += 1
-        if each.pace.shifted(tokens, seconds) and each.stage in (Stage.LEARNED, Stage.SERVING):
+        if self._has_shifted(each, each.pace.window(tokens, seconds)):
             each.explore()
             return [ThreadNews(kind="relearning", label=each.label, count=self.configured)]
         return self._end_exploration(each) if each.stage is Stage.EXPLORING else []
+
+    def _has_shifted(self, each: _Range, middle: float | None) -> bool:
+        """Whether a window of served forwards says that what was learned holds no more.
+
+        The first window at an adopted count is its trial: it must not be slower than promised. Faster is fine: warm
+        pairs do not show what it costs to wake threads that have slept. From then on its own pace is what counts.
+        """
+        if middle is None or each.stage not in (Stage.LEARNED, Stage.SERVING):
+            return False
+        if not each.on_trial:
+            return abs(middle - 1.0) > SHIFT
+        each.on_trial, each.pace = False, Pace()
+        return middle > 1.0 + SHIFT
 
     def observe(self, sample: Sample) -> list[ThreadNews]:
         """A shadow pass was run; what follows from it."""
@@ -349,7 +370,7 @@ class Learner:
 
     def _adopt(self, each: _Range) -> list[ThreadNews]:
         each.move(Stage.SERVING)
-        each.pace = Pace()
+        each.pace, each.on_trial = each.pace.scaled(1.0 - each.gain), True
         assert each.learned is not None
         return [ThreadNews(kind="adopted", label=each.label, count=each.learned, gain=each.gain)]
 

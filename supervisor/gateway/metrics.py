@@ -107,6 +107,7 @@ class FleetCollector(Collector):
         busy = CounterMetricFamily("stoker_forward_seconds", "Seconds spent in forwards.", labels=REPLICA)
         rows = CounterMetricFamily("stoker_batch_rows", "Rows computed.", labels=REPLICA)
         tokens = CounterMetricFamily("stoker_batch_tokens", "Padded tokens computed.", labels=REPLICA)
+        nan = CounterMetricFamily("stoker_nan_outputs", "Answers with NaN or infinity, sent as 500.", labels=REPLICA)
         now = time.monotonic()
         for group, slot in self._slots():
             labels = (group.deployment.name, slot.name)
@@ -118,10 +119,11 @@ class FleetCollector(Collector):
             busy.add_metric(labels, beat.busy_s if beat else 0)
             rows.add_metric(labels, beat.rows if beat else 0)
             tokens.add_metric(labels, beat.tokens if beat else 0)
+            nan.add_metric(labels, beat.nan_outputs if beat else 0)
         for group in self._fleet.groups.values():
             for reason, count in group.withheld.items():
                 withheld.add_metric((group.deployment.name, reason), count)
-        yield from (restarts, ejections, readmissions, withheld, forwards, busy, rows, tokens)
+        yield from (restarts, ejections, readmissions, withheld, forwards, busy, rows, tokens, nan)
 
 
 def exposition(fleet: Fleet, bad_frames: Callable[[], dict[str, int]]) -> Callable[[], bytes]:

@@ -39,6 +39,8 @@ class Traffic:
         self.learner = learner
         self.surface = surface
         self.drifting: frozenset[int] = frozenset()
+        self.serves: Surface | None = None
+        """Times of served forwards where they differ from those of shadows."""
         self.news: list[ThreadNews] = []
         self.served: list[tuple[str, int]] = []
         self.shadowed: list[tuple[str, int]] = []
@@ -50,7 +52,7 @@ class Traffic:
         """One forward and, where nothing waits, the shadow that the learner asks for; the count that served it."""
         tokens = SIZES[label]
         count = self.learner.serving(tokens)
-        seconds = self._time(label, count)
+        seconds = self.serves(label, count) if self.serves else self._time(label, count)
         self.served.append((label, count))
         self.news += self.learner.served(tokens, seconds)
         shadow = self.learner.shadow(tokens, seconds) if idle else None
@@ -191,12 +193,20 @@ def test_a_shift_of_the_surface_is_relearned_without_a_restart() -> None:
     times = {1: 0.001, 2: 0.004, 4: 0.004}
     traffic = Traffic(learner(4), lambda label, count: times[count], 0.05)
     traffic.until("adopted", "<64")
-    traffic.run(["<64"], SHIFT_FORWARDS)
+    traffic.run(["<64"], 2 * SHIFT_FORWARDS)
     assert traffic.forward("<64") == 1
     times.update({1: 0.006, 2: 0.002, 4: 0.004})
     traffic.until("relearning", "<64", most=3 * SHIFT_FORWARDS)
     assert traffic.forward("<64") == 4, "the configured count serves while it learns again"
     traffic.until("adopted", "<64")
+    assert traffic.forward("<64") == 2
+
+
+def test_a_count_that_serves_slower_than_its_shadows_promised_is_given_up_after_a_window() -> None:
+    traffic = Traffic(learner(2), lambda label, count: 0.001 * count)
+    traffic.serves = lambda label, count: 0.004 / count
+    traffic.until("adopted", "<64")
+    traffic.until("relearning", "<64", most=SHIFT_FORWARDS + 1)
     assert traffic.forward("<64") == 2
 
 

@@ -65,6 +65,8 @@ class Served:
         if paid:
             self.learner.served(1_000_000, 1e6)  # a long forward of another range: exploration may begin at once
         self.kept: list[ThreadTable] = []
+        self.ratios: dict[int, float] = {}
+        """Time of a served forward at a count, as a share of SLOW_S."""
         self.threads = Learning(self.backend, self.team, self.learner, self.kept.append, None)
 
     def forward(self, waits: bool = False) -> list[int]:
@@ -72,7 +74,8 @@ class Served:
         self.threads.before(ROWS)
         outputs = self.backend.forward(ROWS)
         before = len(self.backend.passes)
-        self.threads.after(ROWS, outputs, SLOW_S, lambda: waits)
+        seconds = SLOW_S * self.ratios.get(self.team.size, 1.0)
+        self.threads.after(ROWS, outputs, seconds, lambda: waits)
         return self.backend.passes[before:]
 
 
@@ -126,6 +129,7 @@ def test_a_learned_count_serves_after_its_window_and_decode_steps_stay_at_the_co
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     served = Served(Mode.SERVE)
+    served.ratios = {1: 0.5}
     now = [0.0]
 
     def clock() -> float:
