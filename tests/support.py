@@ -39,7 +39,7 @@ from supervisor.control.messages import (
 from supervisor.control.messages import Events as EventsAnswer
 from supervisor.host.runtime import RuntimeDir
 
-LONG_S = 30.0
+LONG_S = 60.0
 """A bound that only a hang reaches."""
 
 RUNTIME_VARIABLE = "STOKER_RUNTIME_DIR"
@@ -184,10 +184,10 @@ class Running:
                 assert time.monotonic() < deadline, f"no {kind.__name__} within {limit_s} s:\n{self.log()}"
         raise AssertionError("the stream ended")
 
-    def wait_ready(self, count: int) -> None:
+    def wait_ready(self, count: int, limit_s: float = LONG_S) -> None:
         """Until that many replicas have become ready since the start."""
         seen: set[str] = set()
-        self.wait_event(ReplicaReady, lambda event: seen.add(event.replica) or len(seen) >= count)
+        self.wait_event(ReplicaReady, lambda event: seen.add(event.replica) or len(seen) >= count, limit_s=limit_s)
 
     def wait_status(self, holds: Callable[[Inventory], bool], limit_s: float = LONG_S) -> Inventory:
         """Until its status says so; for what no event tells."""
@@ -249,6 +249,12 @@ class Running:
             return list(pool.map(call, range(count)))
 
     # ------------------------------------------------------------------------------------------- the end
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def stop(self) -> int:
         """SIGTERM and its exit code."""

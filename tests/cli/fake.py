@@ -114,9 +114,7 @@ class FakeSupervisor:
 
     def stamped(self, inventory: Inventory) -> Inventory:
         """The inventory with what this supervisor says of itself."""
-        own = msgspec.structs.replace(
-            inventory.supervisor, name=self.name, pid=self.pid, last_event=self._last_event()
-        )
+        own = msgspec.structs.replace(inventory.supervisor, name=self.name, pid=self.pid, last_event=self._last_event())
         return msgspec.structs.replace(inventory, supervisor=own)
 
     # ------------------------------------------------------------------------------------------------ inside

@@ -53,9 +53,7 @@ from ui.cli.waiting import Done, Failed, Wait, drained, restarted, scaled
         ),
     ],
 )
-def test_a_verb_asks_for_what_it_says(
-    root: Path, stoker: Stoker, words: list[str], asked: AnyCommand
-) -> None:
+def test_a_verb_asks_for_what_it_says(root: Path, stoker: Stoker, words: list[str], asked: AnyCommand) -> None:
     with FakeSupervisor(root) as fake:
         ran = stoker(*words)
     assert ran == (0, "", f"{type(asked).__name__} accepted\n")
@@ -64,11 +62,7 @@ def test_a_verb_asks_for_what_it_says(
 
 def test_a_refusal_is_exit_code_1_with_its_reason(root: Path, stoker: Stoker) -> None:
     def refuse(command: AnyCommand) -> Answer | None:
-        return (
-            Refused(message="primary is attached; it cannot be scaled")
-            if isinstance(command, Scale)
-            else None
-        )
+        return Refused(message="primary is attached; it cannot be scaled") if isinstance(command, Scale) else None
 
     with FakeSupervisor(root, handler=refuse):
         ran = stoker("scale", "primary", "4")
@@ -86,9 +80,7 @@ def test_a_change_that_was_not_saved_says_so(root: Path, stoker: Stoker) -> None
 
 
 @pytest.mark.parametrize("words", [["drain", "primary/9"], ["kill", "primary/9"], ["restart", "other"]])
-def test_a_name_that_is_not_there_is_answered_with_those_that_are(
-    root: Path, stoker: Stoker, words: list[str]
-) -> None:
+def test_a_name_that_is_not_there_is_answered_with_those_that_are(root: Path, stoker: Stoker, words: list[str]) -> None:
     with FakeSupervisor(root):
         ran = stoker(*words)
     assert ran.code == 1
@@ -181,9 +173,7 @@ def test_a_restart_is_done_when_every_replica_is_ready_in_a_later_incarnation() 
     judge = restarted({"primary/0": 1, "primary/1": 1})
     second = inventory(deployment(replica("primary/0", incarnation=2), replica("primary/1", "draining")))
     both = inventory(deployment(replica("primary/0", incarnation=2), replica("primary/1", incarnation=2)))
-    failed = inventory(
-        deployment(replica("primary/0", "failed", incarnation=2, reason="OOM"), replica("primary/1"))
-    )
+    failed = inventory(deployment(replica("primary/0", "failed", incarnation=2, reason="OOM"), replica("primary/1")))
     assert judge(TWO_READY) == Wait("0 of 2 restarted, primary/0 ready")
     assert judge(second) == Wait("1 of 2 restarted, primary/1 draining")
     assert judge(both) == Done("2 replicas restarted")
@@ -195,9 +185,7 @@ def test_a_restart_is_done_when_every_replica_is_ready_in_a_later_incarnation() 
 
 
 LOADING = inventory(deployment(replica("primary/0"), replica("primary/1", "loading"), desired=2))
-BROKEN = inventory(
-    deployment(replica("primary/0"), replica("primary/1", "failed", reason="no memory"), desired=2)
-)
+BROKEN = inventory(deployment(replica("primary/0"), replica("primary/1", "failed", reason="no memory"), desired=2))
 
 
 def test_scale_wait_returns_when_it_is_done(root: Path, stoker: Stoker) -> None:

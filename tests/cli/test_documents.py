@@ -125,7 +125,7 @@ def test_nothing_resizes_what_somebody_else_runs(flags: Flags, tmp_path: Path) -
     [
         (
             Flags(model="stub", count=9),
-            "9 replicas need 9 cuda devices and 4 are available; pass --device-ids",
+            "-dp 9 needs 9 cuda devices of its own, found 4; pass --device-ids",
         ),
         (Flags(model="stub", count=3, device_ids=(0, 1)), "one id or 3 of them"),
         (Flags(model="stub", device_ids=(1, 1)), "twice; use -dp"),
@@ -167,9 +167,7 @@ def test_a_model_of_no_known_form_is_a_config_error() -> None:
         (["serve", "stub", "--platform", "tpu"], "'cpu', 'cuda', 'rocm', 'mps'"),
     ],
 )
-def test_a_wrong_serve_is_exit_code_2_before_anything_starts(
-    stoker: Stoker, words: list[str], said: str
-) -> None:
+def test_a_wrong_serve_is_exit_code_2_before_anything_starts(stoker: Stoker, words: list[str], said: str) -> None:
     ran = stoker(*words)
     assert ran.code == 2
     assert said in ran.err
@@ -223,9 +221,7 @@ def test_check_says_every_problem_at_once(stoker: Stoker, tmp_path: Path) -> Non
     assert f"{file}:10:" in ran.err
 
 
-def test_devices_are_listed_for_people_and_for_programs(
-    stoker: Stoker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_devices_are_listed_for_people_and_for_programs(stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STOKER_SIMULATE_DEVICES", "rocm:2")
     rows = stoker("devices").out.splitlines()
     assert [row.split()[0] for row in rows] == ["DEVICE", "cpu", "rocm:0", "rocm:1"]

@@ -67,17 +67,13 @@ def test_light_commands_load_nothing_heavy(root: Path, words: list[str]) -> None
         f"print([name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr); sys.exit(code)"
     )
     with FakeSupervisor(root):
-        done = subprocess.run(
-            [sys.executable, "-c", script, *words], capture_output=True, text=True, timeout=30
-        )
+        done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, timeout=30)
     assert done.stderr.splitlines()[-1] == "[]"
     assert done.returncode == (0 if words else 2)
 
 
 def test_help_does_not_even_load_the_wire(root: Path) -> None:
-    script = (
-        "import sys; from ui.cli.main import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
-    )
+    script = "import sys; from ui.cli.main import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
     loaded = set(done.stderr.split())
     assert not loaded & {"msgspec", "zmq", "asyncio", "psutil", "supervisor.control.client"}
@@ -207,9 +203,7 @@ def test_another_distribution_that_owns_the_name_is_told_in_one_sentence(
     elsewhere = tmp_path / "site-packages" / "supervisor"
     elsewhere.mkdir(parents=True)
     with pytest.raises(ForeignSupervisor, match="pipx install stoker"):
-        check_owner(
-            str(main_module.__file__).replace("cli/main.py", "__init__.py"), str(elsewhere / "__init__.py")
-        )
+        check_owner(str(main_module.__file__).replace("cli/main.py", "__init__.py"), str(elsewhere / "__init__.py"))
     monkeypatch.setattr("supervisor.__file__", str(elsewhere / "__init__.py"))
     ran = stoker("--help")
     assert ran.code == 1

@@ -35,9 +35,7 @@ def test_the_name_that_is_meant(asked: str | None, running: list[str], meant: st
         ("c", [], NotRunning, "'c' is running; `stoker serve`"),
     ],
 )
-def test_a_command_never_guesses(
-    asked: str | None, running: list[str], error: type[Exception], said: str
-) -> None:
+def test_a_command_never_guesses(asked: str | None, running: list[str], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said.replace("`", ".").replace("?", ".")):
         choose(asked, running)
 
@@ -67,9 +65,7 @@ def test_the_runtime_folder_can_be_said(tmp_path: Path, stoker: Stoker) -> None:
         assert stoker("status", "--runtime-dir", str(tmp_path / "elsewhere")).code == 0
 
 
-def test_a_folder_of_somebody_else_is_not_trusted(
-    root: Path, stoker: Stoker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_somebody_else_is_not_trusted(root: Path, stoker: Stoker, monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeSupervisor(root):
         monkeypatch.setattr("os.geteuid", lambda: 12345)
         ran = stoker("status")

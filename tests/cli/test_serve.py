@@ -118,9 +118,7 @@ def test_a_closed_terminal_ends_only_the_dashboard(stoker: Stoker) -> None:
 def test_a_supervisor_that_does_not_start_says_its_last_words(root: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with Terminal(
-            command("serve", "stub", "--name", "mine", "--listen", address), columns=200
-        ) as terminal:
+        with Terminal(command("serve", "stub", "--name", "mine", "--listen", address), columns=200) as terminal:
             assert terminal.wait() == 1
     assert "the supervisor ended with 1" in terminal.text
     assert address in terminal.text

@@ -18,9 +18,7 @@ from tests.cli.terminal import Terminal
 FLEET = inventory(
     deployment(
         replica("primary/0", in_flight=3),
-        replica(
-            "primary/1", "draining", in_flight=2, in_state_s=18.0, drain_left_s=12.0, reason="drained by hand"
-        ),
+        replica("primary/1", "draining", in_flight=2, in_state_s=18.0, drain_left_s=12.0, reason="drained by hand"),
         replica("primary/2", "failed", pid=None, reason="SIGKILL; [bold]not markup[/]"),
         replica("primary/3", "ejected", ejected_s=9.0),
         desired=4,
@@ -41,13 +39,7 @@ def test_a_pipe_gets_one_aligned_line_a_row(root: Path, stoker: Stoker) -> None:
     assert lines[4].endswith("SIGKILL; [bold]not markup[/]")
     assert lines[5].endswith("back in 9.0s")
     assert (
-        len(
-            {
-                line.index(word)
-                for line, word in zip(lines[1:], ("degraded", "ready", "draining"), strict=False)
-            }
-        )
-        == 1
+        len({line.index(word) for line, word in zip(lines[1:], ("degraded", "ready", "draining"), strict=False)}) == 1
     )
 
 

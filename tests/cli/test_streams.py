@@ -83,9 +83,7 @@ def test_events_as_json_are_an_object_a_line(root: Path, stoker: Stoker) -> None
     ]
 
 
-def test_events_that_are_kept_no_more_are_counted_where_they_were_asked_for(
-    root: Path, stoker: Stoker
-) -> None:
+def test_events_that_are_kept_no_more_are_counted_where_they_were_asked_for(root: Path, stoker: Stoker) -> None:
     def some(command: AnyCommand) -> Answer | None:
         return Events(events=[], missed=12) if isinstance(command, GetEvents) else None
 
@@ -106,9 +104,7 @@ def test_logs_as_json(root: Path, stoker: Stoker) -> None:
     with FakeSupervisor(root) as fake:
         fake.lines = [line('a "quoted"\tword')]
         ran = stoker("logs", "--json")
-    assert [msgspec.json.decode(row, type=LogLine) for row in ran.out.splitlines()] == [
-        line('a "quoted"\tword')
-    ]
+    assert [msgspec.json.decode(row, type=LogLine) for row in ran.out.splitlines()] == [line('a "quoted"\tword')]
 
 
 def test_on_a_terminal_control_characters_are_shown_and_not_obeyed(root: Path) -> None:

@@ -47,9 +47,7 @@ def test_numbers_as_people_read_them(text: str, expected: str) -> None:
 @given(st.text())
 def test_printable_text_has_nothing_that_a_terminal_obeys(text: str) -> None:
     shown = printable(text)
-    assert not set(shown) & {*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), *"\u202a\u202e\u2066"} - {
-        "\t"
-    }
+    assert not set(shown) & {*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), *"\u202a\u202e\u2066"} - {"\t"}
     assert printable(shown) == shown
     shown.encode()
 
@@ -59,9 +57,7 @@ cells = st.text(alphabet=st.characters(codec="ascii", categories=("L", "N", "P",
 
 @given(st.lists(st.tuples(cells, cells, cells), max_size=6))
 def test_columns_start_at_the_same_place_in_every_line(rows: list[tuple[str, str, str]]) -> None:
-    table = Table(
-        (Column("A"), Column("B", right=True), Column("C")), [[Cell(text) for text in row] for row in rows]
-    )
+    table = Table((Column("A"), Column("B", right=True), Column("C")), [[Cell(text) for text in row] for row in rows])
     lines = plain(table)
     assert len(lines) == len(rows) + 1
     start = lines[0].index("C")

@@ -136,7 +136,10 @@ async def test_x_ejects_and_readmits_one_that_is_out(bench: Bench) -> None:
     await bench.press("x")
     await bench.go_to("primary/3")
     await bench.press("x")
-    assert bench.sent == [Eject(replica="primary/0"), Readmit(replica="primary/3")]
+    assert bench.sent == [
+        Eject(replica="primary/0", incarnation=1),
+        Readmit(replica="primary/3", incarnation=2),
+    ]
 
 
 @piloted()

@@ -39,10 +39,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, folders: dict[str, Path]) -> Iterator[Running]:
-    running = Running(tmp_path_factory.mktemp("served"), CONFIG.format(**folders))
-    running.wait_ready(4)
-    yield running
-    running.close()
+    with Running(tmp_path_factory.mktemp("served"), CONFIG.format(**folders)) as running:
+        running.wait_ready(4, limit_s=100)
+        yield running
 
 
 def test_classes_are_those_of_plain_transformers_code_from_each_replica(

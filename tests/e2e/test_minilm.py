@@ -49,10 +49,9 @@ json.dump(vectors, sys.stdout)
 def minilm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """The sample config that `make run` serves, on a free port."""
     config = Path("sample-configs/minilm.yaml").read_text().replace("127.0.0.1:8100", "127.0.0.1:0")
-    running = Running(tmp_path_factory.mktemp("minilm"), config)
-    running.wait_ready(2)
-    yield running
-    running.close()
+    with Running(tmp_path_factory.mktemp("minilm"), config) as running:
+        running.wait_ready(2)
+        yield running
 
 
 def vectors(running: Running, texts: object) -> list[list[float]]:

@@ -31,10 +31,9 @@ def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """The sample config, on a free port; the first start on a machine converts the model."""
     config = Path("sample-configs/smollm2.yaml").read_text()
     config = config.replace("127.0.0.1:8100", "127.0.0.1:0").replace("max_num_seqs: 16", f"max_num_seqs: {PLACES}")
-    running = Running(tmp_path_factory.mktemp("smollm2"), config)
-    running.wait_event(ReplicaReady, limit_s=280)
-    yield running
-    running.close()
+    with Running(tmp_path_factory.mktemp("smollm2"), config) as running:
+        running.wait_event(ReplicaReady, limit_s=280)
+        yield running
 
 
 @pytest.fixture(scope="module")

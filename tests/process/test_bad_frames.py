@@ -85,10 +85,9 @@ NONSENSE: dict[str, Callable[[str], None]] = {
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
     """One supervisor that is written to by everybody."""
-    running = Running(tmp_path_factory.mktemp("frames"), stub_config())
-    running.wait_ready(2)
-    yield running
-    running.close()
+    with Running(tmp_path_factory.mktemp("frames"), stub_config()) as running:
+        running.wait_ready(2)
+        yield running
 
 
 def bad_frames(running: Running, where: str) -> float:

@@ -303,7 +303,7 @@ def test_the_callers_deadline_ends_it_at_once_and_cancels_it_in_the_engine(serve
         blocker = asyncio.create_task(client.embeddings("in the forward"))
         await until(running, lambda inventory: rows(inventory)[0].forward_age_s > 0)
         started = time.monotonic()
-        with pytest.raises(Timeout, match="its own limit") as failed:
+        with pytest.raises(Timeout, match="the caller's limit") as failed:
             await client.embeddings(["a", "b", "c"], timeout_s=0.2)
         assert 0.2 <= time.monotonic() - started < 2.0
         assert failed.value.status == 504

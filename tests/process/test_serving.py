@@ -64,10 +64,9 @@ def test_no_model_means_the_default_deployment(serve: Serve) -> None:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
     """One supervisor for the tests that change nothing in it."""
-    running = Running(tmp_path_factory.mktemp("shared"), stub_config())
-    running.wait_ready(2)
-    yield running
-    running.close()
+    with Running(tmp_path_factory.mktemp("shared"), stub_config()) as running:
+        running.wait_ready(2)
+        yield running
 
 
 BAD_BODIES = {

@@ -35,10 +35,11 @@ def faults(where: Where, replica: str, pairs: tuple[str, ...]) -> None:
     """Make a stub replica misbehave on purpose.
 
     The faults given take the place of those that were set; without any, all are cleared. Keys that end in _ms
-    take a number, the others true or false. Replicas of other engines ignore it.
+    take milliseconds, children and say_times a whole number, say a text, the others true or false. Replicas of
+    other engines ignore it.
 
-    Keys: hang, slow_ms, crash, crash_on_request, refuse, fail, garbage, mute, hold_gil_ms, and, looked at
-    when the replica starts next, noise, wrong_card, exit_while_loading.
+    Keys: hang, slow_ms, crash, leave, crash_on_request, refuse, fail, garbage, mute, hold_gil_ms, children,
+    say, say_times, and, looked at when the replica starts next, noise, wrong_card, exit_while_loading.
     """
     wanted = parse(pairs)
     with where.connect() as client:
@@ -47,7 +48,7 @@ def faults(where: Where, replica: str, pairs: tuple[str, ...]) -> None:
 
 def parse(pairs: Sequence[str]) -> Faults:
     """`key=value` words as faults. Raises click.UsageError."""
-    values: dict[str, bool | float] = {}
+    values: dict[str, bool | float | int | str] = {}
     for pair in pairs:
         key, separator, text = pair.partition("=")
         if key not in KEYS:
@@ -60,7 +61,13 @@ def parse(pairs: Sequence[str]) -> Faults:
     return msgspec.convert(values, Faults)
 
 
-def _value(key: str, text: str) -> bool | float:
+def _value(key: str, text: str) -> bool | float | int | str:
+    if key == "say":
+        return text
+    if key in ("children", "say_times"):
+        if not (text.isascii() and text.isdigit() and len(text) < 9):
+            raise click.UsageError(f"{key} is a whole number, 0 or more, found {text!r}")
+        return int(text)
     if not key.endswith("_ms"):
         try:
             return (ON | OFF)[text.lower()]
