@@ -23,7 +23,9 @@ def act_on(faults: Faults) -> None:
     """Commit those that act at once."""
     for _ in range(faults.children):
         subprocess.Popen([sys.executable, "-c", STUBBORN_CHILD])
-    if faults.say:
+    if faults.say and faults.say_times == 1:
+        _say(faults.say, 1)
+    elif faults.say:
         threading.Thread(target=_say, args=(faults.say, faults.say_times), daemon=True).start()
     if faults.leave:
         os._exit(0)
@@ -39,7 +41,7 @@ def crash() -> None:
 
 
 def _say(text: str, times: int) -> None:
-    """On a thread of its own: whoever reads slowly must not hold up the I/O loop."""
+    """More than once on a thread of its own: whoever reads slowly must not hold up the I/O loop."""
     data = text.encode("utf-8", "surrogatepass")
     for _ in range(times):
         view = memoryview(data)

@@ -19,7 +19,7 @@ from engine.backends.heads import HeadTokeniser, SequenceHead, load_head
 from engine.messages import Route
 
 if TYPE_CHECKING:
-    from engine.backends.transformers import Checkpoint
+    from engine.backends.checkpoint import Checkpoint
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 """Logits (rows, labels) to what is answered, of the same shape."""

@@ -34,9 +34,9 @@ from engine.backends.base import Job, LoadError, RequestError, Row
 from engine.messages import Route
 
 if TYPE_CHECKING:
+    from engine.backends.checkpoint import Checkpoint
     from engine.backends.encoders import Encoder
     from engine.backends.tokenisers import Tokeniser
-    from engine.backends.transformers import Checkpoint
 
 log = logging.getLogger(__name__)
 

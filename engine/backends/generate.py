@@ -34,7 +34,7 @@ from engine.backends.tokenisers import load_tokenizer
 from engine.messages import Route
 
 if TYPE_CHECKING:
-    from engine.backends.transformers import Checkpoint
+    from engine.backends.checkpoint import Checkpoint
 
 COMPLETION_TOKENS = 16
 """Tokens of a completion that does not say how many it wants."""

@@ -17,7 +17,7 @@ from engine.backends.library import be_single_threaded, calm
 from engine.backends.tokenisers import load_tokenizer
 
 if TYPE_CHECKING:
-    from engine.backends.transformers import Checkpoint
+    from engine.backends.checkpoint import Checkpoint
 
 Pair = tuple[str, str | None]
 """A text, or two that are read as one."""

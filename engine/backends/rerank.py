@@ -22,7 +22,7 @@ from engine.backends.heads import HeadTokeniser, SequenceHead, load_head
 from engine.messages import Route
 
 if TYPE_CHECKING:
-    from engine.backends.transformers import Checkpoint
+    from engine.backends.checkpoint import Checkpoint
 
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "Sigmoid": torch.sigmoid,

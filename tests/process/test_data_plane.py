@@ -246,10 +246,10 @@ def test_a_frozen_replica_leaves_rotation_and_comes_back(serve: Serve) -> None:
 def test_a_long_forward_on_the_only_replica_is_shown_with_its_age_and_never_punished(serve: Serve) -> None:
     running = serve(stub_config(replicas=1, timeout_ms=60_000))
     running.wait_ready(1)
-    running.faults("stub/0", slow_ms=7000)
+    running.faults("stub/0", slow_ms=10_000)
     thread = threading.Thread(target=running.embed)
     thread.start()
-    busy = running.wait_status(lambda inventory: inventory.deployments[0].replicas[0].forward_age_s >= 6)
+    busy = running.wait_status(lambda inventory: inventory.deployments[0].replicas[0].forward_age_s >= 5)
     row = busy.deployments[0].replicas[0]
     assert row.state == "ready" and row.reason.startswith("a forward runs for")
     thread.join()

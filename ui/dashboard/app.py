@@ -273,13 +273,13 @@ def run_dashboard(control_path: str, *, readonly: bool, owns_supervisor: bool) -
 
     owns_supervisor: the caller has started that supervisor (`stoker serve`). The terminal is restored in every case.
     """
-    app = Dashboard(
-        ControlSource(control_path),
-        readonly=readonly,
-        owns_supervisor=owns_supervisor,
-        ascii_only=not terminal_is_utf8(),
-    )
     with _signals_kept(), _size_of_the_terminal_itself():
+        app = Dashboard(  # its console reads the size from the environment when it is made, too
+            ControlSource(control_path),
+            readonly=readonly,
+            owns_supervisor=owns_supervisor,
+            ascii_only=not terminal_is_utf8(),
+        )
         choice = asyncio.run(_run(app))
     if choice is not None:
         return choice
