@@ -118,10 +118,7 @@ def main() -> None:
             print(title, *row, sep=" | ", flush=True)
         table.add_section()
     Console(width=150).print(table)
-    print(
-        "Learning pays where one count does not fit all: short texts beside long ones, or neighbours that come and go."
-    )
-    print("With one core a replica, or texts of one length on a quiet machine, a fixed count is as good.")
+    print("One run on a shared machine: differences of a tenth mean nothing. Compare the rows of one group only.")
 
 
 def _group(setups: Sequence[Setup], seconds: float) -> Iterator[list[str]]:

@@ -9,6 +9,7 @@ nothing would end them.
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import sys
@@ -21,6 +22,9 @@ from engine.process import die_with
 NOT_EXECUTABLE = 126
 NOT_FOUND = 127
 """Exit codes for a command that cannot be executed, as every shell has them."""
+
+LAST_MOMENT_MS = 100
+"""From a process's files being closed to its end being told; microseconds, unless the machine is very busy."""
 
 ARTIFACT = "{artifact}"
 
@@ -63,9 +67,12 @@ def _watch_group(supervisor_pid: int) -> None:
     """Leave a process in the group that ends all of it when the supervisor is gone.
 
     Standard input is the lifeline. It ends with the supervisor, and also when the supervisor has seen the server end;
-    by then the watcher is the supervisor's own child (it adopts orphans), and leaves what is left of the group to it.
+    then what is left of the group is the supervisor's to stop. A pidfd tells the two apart: a dying supervisor closes
+    its files a moment before the kernel says that it is gone, so the word is waited for.
     """
+    supervisor = os.pidfd_open(supervisor_pid)
     if os.fork():
+        os.close(supervisor)
         return
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -74,7 +81,9 @@ def _watch_group(supervisor_pid: int) -> None:
     os.dup2(null, 2)
     while os.read(0, 1):
         pass
-    if os.getppid() != supervisor_pid:
+    ended = select.poll()
+    ended.register(supervisor, select.POLLIN)
+    if ended.poll(LAST_MOMENT_MS):
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
 

@@ -183,7 +183,10 @@ def test_mode_2_adopts_after_its_window_and_the_answers_keep_their_bits(
     ranges = [ThreadRange(label=label, state="learned", learned=1, gain=0.3) for label in ("<32", "<64")]
     write_table(certificate.key, ThreadTable(mode=1, configured=2, state="learned", ranges=ranges))
     running = start(config(adaptive=2), {"XDG_STATE_HOME": str(folder)})
-    assert vectors(running, BODIES) == plain
+    for _ in range(5):  # a forward is shadowed only where nothing waits: on a busy machine a window takes longer
+        assert vectors(running, BODIES) == plain
+        if running.events(ThreadsRetired) or len(running.events(ThreadsAdopted)) == len(ranges):
+            break
     (row,) = running.replicas()
     assert row.thread_table is not None and row.thread_table.certified is certificate.clean
     if running.events(ThreadsRetired):
