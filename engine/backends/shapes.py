@@ -29,7 +29,7 @@ import msgspec
 from msgspec import Meta
 
 from engine import bodies
-from engine.backends.base import RequestError, error_body
+from engine.backends.base import RequestError
 from engine.errors import StokerError
 
 MAX_INPUTS = 2048
@@ -666,11 +666,6 @@ class ChatWriter(_WriterBase):
     def last(self, reason: FinishReason, usage: Usage) -> bytes:
         """See Writer."""
         return self._ending(_ChatDelta({}, reason), usage)
-
-
-def stream_error(message: str) -> bytes:
-    """The event that ends a stream which cannot go on (spec 6); no `[DONE]` follows it."""
-    return b"data: " + error_body(message, kind="server_error", code="stream_interrupted") + b"\n\n"
 
 
 def _sse(message: msgspec.Struct) -> bytes:

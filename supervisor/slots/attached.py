@@ -10,12 +10,13 @@ from supervisor.core.lifecycle import COMING_UP, State
 from supervisor.exchanges import Target
 from supervisor.links.health import Health
 from supervisor.links.http import HttpCarrier
-from supervisor.slots.base import AttachedMake, Facts, Home, Intent, Slot
+from supervisor.slots.base import AttachedMake, Facts, Home, Intent
+from supervisor.slots.http_fed import HttpFed
 
 KIND = "attached"
 
 
-class AttachedSlot(Slot):
+class AttachedSlot(HttpFed):
     """Implements `links.http.Receiver`. It is ready while its health says so; one incarnation is one attachment."""
 
     managed = False
@@ -64,22 +65,6 @@ class AttachedSlot(Slot):
             self._carrier = None
 
     # ------------------------------------------------------------------------------------- links.http.Receiver
-
-    def on_answer(self, number: int, status: int, body: bytes) -> None:
-        if self.target is not None:
-            self._home.exchanges.on_answer(self.target, number, status, body)
-
-    def on_chunk(self, number: int, data: bytes) -> None:
-        if self.target is not None:
-            self._home.exchanges.on_chunk(self.target, number, data)
-
-    def on_end(self, number: int) -> None:
-        if self.target is not None:
-            self._home.exchanges.on_end(self.target, number)
-
-    def on_broken(self, number: int, reason: str) -> None:
-        if self.target is not None:
-            self._home.exchanges.on_broken(self.target, number, reason)
 
     def on_health(self, health: Health) -> None:
         """In rotation while it is healthy; what it has in flight goes on either way."""

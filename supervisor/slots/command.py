@@ -31,6 +31,7 @@ from supervisor.links.health import Health, HealthProbe
 from supervisor.links.http import HttpCarrier
 from supervisor.links.rewrite import Broken, said
 from supervisor.slots.base import Facts, Home, ManagedMake
+from supervisor.slots.http_fed import HttpFed
 from supervisor.slots.managed import DEAD_S, ManagedSlot
 
 KIND = "command"
@@ -47,7 +48,7 @@ CANNOT_EXECUTE = (126, 127)
 """Exit codes of a command that is not there or cannot be executed, as `engine.exec_command` and shells have them."""
 
 
-class CommandSlot(ManagedSlot):
+class CommandSlot(ManagedSlot, HttpFed):
     """Implements `links.http.Receiver` for what its server says; its process lives as any of ours."""
 
     def __init__(self, home: Home, deployment: str, number: int, born: int, make: ManagedMake, log: ReplicaLog) -> None:
@@ -196,22 +197,6 @@ class CommandSlot(ManagedSlot):
         return f"its {path} has no {found.metric} that can be read" if isinstance(found, Unreadable) else found
 
     # ------------------------------------------------------------------------------------- links.http.Receiver
-
-    def on_answer(self, number: int, status: int, body: bytes) -> None:
-        if self.target is not None:
-            self._home.exchanges.on_answer(self.target, number, status, body)
-
-    def on_chunk(self, number: int, data: bytes) -> None:
-        if self.target is not None:
-            self._home.exchanges.on_chunk(self.target, number, data)
-
-    def on_end(self, number: int) -> None:
-        if self.target is not None:
-            self._home.exchanges.on_end(self.target, number)
-
-    def on_broken(self, number: int, reason: str) -> None:
-        if self.target is not None:
-            self._home.exchanges.on_broken(self.target, number, reason)
 
     def on_health(self, health: Health) -> None:
         """What the link's own probe found; where it is not the one that counts, it says when to ask."""

@@ -188,12 +188,6 @@ def test_unary_answers_have_openais_shape() -> None:
     assert text["usage"]["total_tokens"] == 5
 
 
-def test_a_broken_stream_ends_with_an_error_event() -> None:
-    event = shapes.stream_error("the replica died")
-    assert event.startswith(b"data: ") and event.endswith(b"\n\n")
-    assert json.loads(event[6:])["error"]["message"] == "the replica died"
-
-
 def test_shapes_artifacts_and_golden_check_are_light() -> None:
     code = "import engine.backends.shapes, engine.backends.artifacts, engine.golden, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
