@@ -9,6 +9,7 @@ import contextlib
 import http.client
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -43,6 +44,10 @@ LONG_S = 60.0
 """A bound that only a hang reaches."""
 
 RUNTIME_VARIABLE = "STOKER_RUNTIME_DIR"
+
+NOISE = b"\x93" + random.Random(11).randbytes(4095)
+"""Bytes that are no protocol, the same in each run: some others happen to begin like the oldest ZMTP, and libzmq waits
+for more of them without a word."""
 
 
 def stub_config(replicas: int = 2, engine_args: str = "", **keys: object) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import socket
 import struct
@@ -18,7 +17,7 @@ from supervisor.control.events import BadFrames
 from supervisor.control.messages import Call, GetStatus
 from supervisor.control.messages import encode as encode_control
 from tests.conftest import Serve
-from tests.support import Running, stub_config
+from tests.support import NOISE, Running, stub_config
 
 ZMTP_GREETING = b"\xff" + b"\0" * 8 + b"\x7f" + b"\x03\x00" + b"NULL".ljust(20, b"\0") + b"\0" * 32
 
@@ -68,11 +67,11 @@ class Harmful:
 READY = b"\x04\x29\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
 
 NONSENSE: dict[str, Callable[[str], None]] = {
-    "random bytes": raw(os.urandom(4096)),
+    "random bytes": raw(NOISE),
     "an HTTP GET": raw(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"),
     "half a greeting": raw(ZMTP_GREETING[:20]),
     "a gibibyte announced": raw(ZMTP_GREETING + READY + b"\x02" + struct.pack(">Q", 1 << 30) + b"x" * 100),
-    "garbage": frames(os.urandom(64)),
+    "garbage": frames(NOISE[:64]),
     "an empty frame": frames(b""),
     "a frame too many": frames(encode(Answer(1, 200)), b"{}", b"more"),
     "a hundred frames": frames(*[b"x"] * 100),

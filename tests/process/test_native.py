@@ -46,7 +46,7 @@ from supervisor.native import (
 from supervisor.native import messages as wire
 from supervisor.native.streams import EventReader
 from tests.conftest import Serve
-from tests.support import Running, stub_config
+from tests.support import NOISE, Running, stub_config
 
 PATHS = {
     Route.EMBEDDINGS: "/v1/embeddings",
@@ -651,7 +651,7 @@ def asking(number: int, route: int = 1, read: int = 0, timeout_ms: int | None = 
 
 
 DROPPED: dict[str, list[tuple[wire.FromClient | bytes, ...]]] = {
-    "random bytes": [(os.urandom(64),)],
+    "random bytes": [(NOISE[:64],)],
     "an empty frame": [(b"",)],
     "a pickle": [(pickle.dumps({"a": 1}),)],
     "deep nesting": [(b"\x91" * 100_000,)],
@@ -693,7 +693,7 @@ def test_nonsense_is_counted_and_dropped_and_disturbs_nobody(shared: Running, na
 
 @pytest.mark.parametrize(
     "data",
-    [b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", os.urandom(4096), GREETING[:20], GIBIBYTE],
+    [b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", NOISE, GREETING[:20], GIBIBYTE],
     ids=["HTTP", "random bytes", "half a greeting", "a gibibyte announced"],
 )
 def test_what_is_no_zeromq_is_dropped_with_its_connection(shared: Running, data: bytes) -> None:
