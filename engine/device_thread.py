@@ -25,6 +25,7 @@ from engine.backends.registry import build
 from engine.backends.shapes import NotFiniteError
 from engine.batching import Batcher
 from engine.messages import (
+    HEARTBEAT_S,
     PROTOCOL,
     Answer,
     Chunk,
@@ -97,6 +98,7 @@ class DeviceThread(threading.Thread):
         self._spec = spec
         self._loaded = loaded
         self._outbox = outbox
+        self._memory_seen = float("-inf")
         self._inbox: queue.SimpleQueue[Work | int] = queue.SimpleQueue()
         self._jobs: dict[int, _OpenJob] = {}
         self._generations: dict[int, _OpenGeneration] = {}
@@ -148,6 +150,7 @@ class DeviceThread(threading.Thread):
         card = self._backend.card()
         self.threads = threads_for(self._spec, self._backend, card)
         self.gauges.threads = self.threads.size
+        self._look_at_memory()
         said = msgspec.structs.replace(card, golden=verdict, threads=self.threads.size)
         self._outbox.put(Register(PROTOCOL, os.getpid(), said))
         if (report := self.threads.report()) is not None:
@@ -161,6 +164,14 @@ class DeviceThread(threading.Thread):
             self._forward(rows)
         if self._generations:
             self._step()
+        self._look_at_memory()
+
+    def _look_at_memory(self) -> None:
+        """Device memory for the heartbeat, asked on this thread and no more often than the heartbeat tells it."""
+        now = time.monotonic()
+        if now - self._memory_seen >= HEARTBEAT_S:
+            self._memory_seen = now
+            self.gauges.gpu_bytes = self._backend.gpu_bytes()
 
     def _take(self) -> list[Work | int]:
         """Everything that arrived; waits for something when there is nothing else to do."""

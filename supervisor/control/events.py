@@ -276,13 +276,6 @@ class BadFrames(Event, frozen=True, kw_only=True, tag="bad_frames"):
         return f"dropped {self.count} bad frames on {self.where}, for example: {self.example}"
 
 
-class LogProblem(Event, frozen=True, kw_only=True, tag="log_problem"):
-    message: str
-
-    def sentence(self) -> str:
-        return self.message
-
-
 AnyEvent = (
     SupervisorStarted
     | SupervisorStopping
@@ -310,7 +303,6 @@ AnyEvent = (
     | RollStopped
     | Commanded
     | BadFrames
-    | LogProblem
 )
 
 Listener = Callable[[AnyEvent], None]

@@ -209,11 +209,6 @@ class Pool:
         """Bring back the members whose ejection is over."""
         return [Readmitted(member, Return.COOL_DOWN) for member in self.members if member.standing.cool_down(now)]
 
-    def next_cool_down(self) -> float | None:
-        """When the next ejection ends, in monotonic seconds."""
-        times = [m.standing.ejected_until for m in self.members if m.standing.ejected_until is not None]
-        return min(times, default=None)
-
     def eject_by_hand(self, member: Member, now: float) -> Ejected:
         """Take a member out for as long as its timeouts would; what it has in flight does not bring it back."""
         length = member.standing.eject(self.policy, self._tickets.draw(), now, by_hand=True)

@@ -56,8 +56,6 @@ COMING_UP = frozenset({_S.STARTING, _S.LOADING, _S.WARMING})
 """Has a process that cannot serve yet."""
 ALIVE = frozenset(COMING_UP | {_S.READY, _S.UNRESPONSIVE, _S.INCOMPATIBLE, _S.DRAINING, _S.STOPPING})
 """Has a process."""
-LEAVING = frozenset({_S.DRAINING, _S.STOPPING})
-"""Its process goes and is not awaited back."""
 AT_REST = frozenset({_S.STOPPED, _S.FAILED})
 """Has no process and gets none by itself."""
 

@@ -32,7 +32,6 @@ NOT_FOUND = Kind(404, "invalid_request_error", "not_found")
 MODEL_NOT_FOUND = Kind(404, "invalid_request_error", "model_not_found")
 METHOD_NOT_ALLOWED = Kind(405, "invalid_request_error", "method_not_allowed")
 TOO_LARGE = Kind(413, "invalid_request_error", "request_too_large")
-INTERNAL = Kind(500, "server_error", "internal_error")
 
 OF_FAILURE = {
     Failure.OVERLOADED: Kind(429, "rate_limit_error", "overloaded", ((b"retry-after", b"1"),)),

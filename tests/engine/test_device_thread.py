@@ -77,6 +77,9 @@ class _Counter(Backend):
             if one.bad:
                 one.error = shapes.NotFiniteError("the model gave NaN or infinity")
 
+    def gpu_bytes(self) -> int:
+        return 7_000_000
+
     def release(self, generation: Generation) -> None:
         assert isinstance(generation, _Count)
         self.released.append(generation.length)
@@ -174,3 +177,10 @@ def test_nan_in_a_vector_is_a_500_that_is_counted_and_the_thread_lives() -> None
     assert bench.answers()[1][0] == 500
     assert bench.answers()[2][1]["data"][0]["embedding"] == [0.5]
     assert bench.thread.gauges.nan_outputs == 1
+
+
+def test_device_memory_is_read_for_the_heartbeat() -> None:
+    bench = Bench()
+    bench.ask(1, length=1)
+    bench.run_until(1)
+    assert bench.thread.gauges.gpu_bytes == 7_000_000
