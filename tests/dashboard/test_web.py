@@ -194,6 +194,10 @@ def test_a_real_browser_draws_it_and_its_keys_arrive(running: Running, open_web:
             "--headless=new",
             "--no-sandbox",
             "--disable-gpu",
+            "--no-first-run",
+            "--disable-background-networking",  # it would look for its maker's hosts
+            "--disable-component-update",
+            "--disable-sync",
             "--remote-debugging-port=0",
             f"--user-data-dir={tmp_path / 'profile'}",
             "about:blank",
