@@ -24,6 +24,7 @@ from engine.backends.base import Backend, Generation, Job, LoadError, RequestErr
 from engine.backends.registry import build
 from engine.backends.shapes import NotFiniteError
 from engine.batching import Batcher
+from engine.calibration import Pass
 from engine.messages import (
     HEARTBEAT_S,
     PROTOCOL,
@@ -39,6 +40,7 @@ from engine.messages import (
     Route,
 )
 from engine.outbox import Outbox
+from engine.row_cache import RowCache
 from engine.threads.shadows import Threads, Untouched, threads_for
 
 
@@ -65,20 +67,30 @@ class Gauges:
     busy_s: float = 0.0
     cancelled_rows: int = 0
     nan_outputs: int = 0
+    cached_rows: int = 0
     gpu_bytes: int = 0
     threads: int = 0
 
 
 class _OpenJob:
-    """A job whose rows are not all computed yet."""
+    """A job whose rows are not all computed yet.
 
-    __slots__ = ("exchange", "job", "missing", "outputs")
+    outputs: one a row, None where there is none yet. computed: the rows that the cache did not have, in order; the
+    batcher knows them by their place here.
+    """
 
-    def __init__(self, exchange: int, job: Job) -> None:
+    __slots__ = ("computed", "exchange", "job", "missing", "outputs")
+
+    def __init__(self, exchange: int, job: Job, outputs: list[Any]) -> None:
         self.exchange = exchange
         self.job = job
-        self.outputs: list[Any] = [None] * len(job.rows)
-        self.missing = len(job.rows)
+        self.outputs = outputs
+        self.computed = [place for place, output in enumerate(outputs) if output is None]
+        self.missing = len(self.computed)
+
+    def row(self, index: int) -> Row:
+        """The row that the batcher knows by this number."""
+        return self.job.rows[self.computed[index]]
 
 
 @dataclasses.dataclass(slots=True)
@@ -103,6 +115,7 @@ class DeviceThread(threading.Thread):
         self._jobs: dict[int, _OpenJob] = {}
         self._generations: dict[int, _OpenGeneration] = {}
         self._batcher: Batcher[int] = Batcher(max_tokens=1, max_rows=1)
+        self._known = RowCache(spec.result_cache_entries)
         self.threads: Threads = Untouched(spec.threads)
 
     # ------------------------------------------------------------------------------- from the I/O loop
@@ -145,7 +158,9 @@ class DeviceThread(threading.Thread):
             self._backend = self._loaded
         self._outbox.put(Progress(PROTOCOL, Phase.WARMING))
         self._backend.warm()
-        verdict = golden.check(self._backend)
+        passes: list[Pass] = []
+        verdict = golden.check(self._backend, passes.append)
+        self._backend.calibrate(passes)
         self._batcher = Batcher(max_tokens=self._backend.max_num_batched_tokens, max_rows=self._backend.max_num_seqs)
         card = self._backend.card()
         self.threads = threads_for(self._spec, self._backend, card)
@@ -208,10 +223,18 @@ class DeviceThread(threading.Thread):
             self._break(work.exchange, error)
             return
         if isinstance(prepared, Job):
-            self._jobs[work.exchange] = _OpenJob(work.exchange, prepared)
-            self._batcher.add(work.exchange, [row.tokens for row in prepared.rows])
+            self._open(work.exchange, prepared)
         else:
             self._generations[work.exchange] = _OpenGeneration(prepared, work.stream)
+
+    def _open(self, exchange: int, job: Job) -> None:
+        """Have the rows computed that are not known; where all are, that is the answer."""
+        opened = self._jobs[exchange] = _OpenJob(exchange, job, [self._known.find(row) for row in job.rows])
+        self.gauges.cached_rows += len(job.rows) - opened.missing
+        if opened.missing:
+            self._batcher.add(exchange, [opened.row(index).tokens for index in range(opened.missing)])
+        else:
+            self._finish(opened)
 
     def _forget(self, exchange: int) -> None:
         """Drop what is not computed yet of an exchange that nobody waits for."""
@@ -222,7 +245,7 @@ class DeviceThread(threading.Thread):
             self._backend.release(opened.generation)
 
     def _forward(self, keys: list[tuple[int, int]]) -> None:
-        rows = [self._jobs[exchange].job.rows[index] for exchange, index in keys]
+        rows = [self._jobs[exchange].row(index) for exchange, index in keys]
         before = self.gauges.busy_s
         try:
             outputs = self._timed_forward(rows)
@@ -274,17 +297,22 @@ class DeviceThread(threading.Thread):
         opened = self._jobs.get(exchange)
         if opened is None:
             return
-        opened.outputs[index] = output
+        opened.outputs[opened.computed[index]] = output
         opened.missing -= 1
-        if opened.missing:
-            return
-        del self._jobs[exchange]
+        if not opened.missing:
+            self._finish(opened)
+
+    def _finish(self, opened: _OpenJob) -> None:
+        """Answer a job that has all its outputs; what could be served is worth keeping."""
+        del self._jobs[opened.exchange]
         try:
             body = opened.job.answer(opened.outputs)
         except Exception as error:
-            self._break(exchange, error)
+            self._break(opened.exchange, error)
             return
-        self._outbox.put(Answer(exchange, 200), body)
+        self._outbox.put(Answer(opened.exchange, 200), body)
+        for place in opened.computed:
+            self._known.keep(opened.job.rows[place], opened.outputs[place])
 
     def _step(self) -> None:
         """One decode step of every generation under way; what it brought goes out, what ended leaves."""

@@ -13,12 +13,14 @@ does.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
 from engine.backends.base import Backend, Generation, Job, LoadError, Row
+from engine.calibration import Pass
 from engine.messages import Card, Route
 
 UNVERIFIED = "unverified"
@@ -32,7 +34,7 @@ SAME_HALF = 2e-2
 
 REFERENCE_CPU = 1e-3
 REFERENCE_GPU = 2e-2
-"""How far from a known answer a number may be (spec 5)."""
+"""How far from a known answer a number may be (spec 5); 16 bit floats may be as far everywhere as on a GPU."""
 
 UNIT = 1e-3
 """How far from 1 the length of a normalised vector may be."""
@@ -40,7 +42,11 @@ UNIT = 1e-3
 MOST_STEPS = 4096
 """A golden generation that is not done by then never will be."""
 
-_OWN_TO_EACH_ANSWER = frozenset({"id", "created"})
+_OWN_TO_EACH_ANSWER = frozenset({"id", "created", "model"})
+"""Fields that differ between equal answers. `model` is the deployment's name, and another host may have another one."""
+
+Seen = Callable[[Pass], None]
+"""Who wants to know what the forwards of a check cost."""
 
 
 @runtime_checkable
@@ -71,17 +77,18 @@ class Rehearsed(Protocol):
         """One answer a golden body, as JSON; empty where there was none on this device."""
 
 
-def check(backend: Backend) -> str:
+def check(backend: Backend, seen: Seen = lambda _: None) -> str:
     """Run the golden inputs twice; "verified" where a reference agreed, else "unverified".
 
-    Raises LoadError, final, with what was wrong: the same weights on the same device will do it again.
+    seen: told of each forward. Raises LoadError, final, with what was wrong: the same weights on the same device will
+    do it again.
     """
     bodies = backend.golden()
     if not bodies:
         return UNVERIFIED
     try:
-        together = _answers(backend, bodies)
-        alone = _rehearsed(backend, together) or [answer for body in bodies for answer in _answers(backend, [body])]
+        together = answers(backend, bodies, seen)
+        alone = _rehearsed(backend, together) or [each for body in bodies for each in answers(backend, [body], seen)]
     except LoadError:
         raise
     except Exception as error:
@@ -93,7 +100,7 @@ def check(backend: Backend) -> str:
     known = backend.golden_answers() if isinstance(backend, Referenced) else ()
     if not known:
         return UNVERIFIED
-    tolerance = REFERENCE_CPU if card.device.startswith("cpu") else REFERENCE_GPU
+    tolerance = max(REFERENCE_CPU if card.device.startswith("cpu") else REFERENCE_GPU, _tolerance(card))
     expected = [msgspec.json.decode(answer) for answer in known]
     _require_same(expected, together, tolerance, "the answers are not the known ones")
     return VERIFIED
@@ -102,32 +109,34 @@ def check(backend: Backend) -> str:
 # ---------------------------------------------------------------------------------------------------- running
 
 
-def _answers(backend: Backend, bodies: Sequence[bytes]) -> list[Any]:
+def answers(backend: Backend, bodies: Sequence[bytes], seen: Seen = lambda _: None) -> list[Any]:
     """The decoded answers to all bodies, their rows computed in as few forwards as the limits allow."""
     route = backend.golden_route()
     prepared = [backend.prepare(route, body, False) for body in bodies]
     jobs = [one for one in prepared if isinstance(one, Job)]
-    outputs = iter(_outputs(backend, [row for job in jobs for row in job.rows]))
-    answers = []
+    outputs = iter(_outputs(backend, [row for job in jobs for row in job.rows], seen))
+    found = []
     for one in prepared:
         if isinstance(one, Job):
-            answers.append(one.answer([next(outputs) for _ in one.rows]))
+            found.append(one.answer([next(outputs) for _ in one.rows]))
         else:
-            answers.append(_generated(backend, one))
-    return [msgspec.json.decode(answer) for answer in answers]
+            found.append(_generated(backend, one))
+    return [msgspec.json.decode(answer) for answer in found]
 
 
 def _rehearsed(backend: Backend, together: Sequence[Any]) -> list[Any]:
     """The answers of the rehearsal where they agree; empty where there was none, or the second run must decide."""
-    answers = [msgspec.json.decode(answer) for answer in backend.rehearsal()] if isinstance(backend, Rehearsed) else []
-    agree = bool(answers) and _difference(answers, together, _tolerance(backend.card()), "answers") is None
-    return answers if agree else []
+    found = [msgspec.json.decode(answer) for answer in backend.rehearsal()] if isinstance(backend, Rehearsed) else []
+    agree = bool(found) and _difference(found, together, _tolerance(backend.card()), "answers") is None
+    return found if agree else []
 
 
-def _outputs(backend: Backend, rows: Sequence[Row]) -> Iterator[Any]:
+def _outputs(backend: Backend, rows: Sequence[Row], seen: Seen) -> Iterator[Any]:
     for start in range(0, len(rows), backend.max_num_seqs):
         part = rows[start : start + backend.max_num_seqs]
+        before = time.process_time()
         outputs = backend.forward(part)
+        seen(Pass(sum(row.tokens for row in part), time.process_time() - before))
         if len(outputs) != len(part):
             raise LoadError(f"golden check: {len(part)} rows gave {len(outputs)} outputs", final=True)
         yield from outputs

@@ -154,6 +154,8 @@ class IoLoop:
             rss_bytes=_resident_bytes(),
             gpu_bytes=gauges.gpu_bytes,
             threads=gauges.threads or self._spec.threads,
+            nan_outputs=gauges.nan_outputs,
+            cached_rows=gauges.cached_rows,
         )
         self._send((heartbeat, None))
         if (report := self._device.threads.report()) is not None:

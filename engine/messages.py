@@ -131,6 +131,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Answers change from run to run, so that the golden check fails (start)."""
     wrong_card: bool = False
     """Registers with other dimensions and limits than its siblings (start)."""
+    wrong_limits: bool = False
+    """Registers with other limits than it was given, or than its siblings found, and agrees in all else (start)."""
     exit_while_loading: bool = False
     """The process ends with code 7 before it is ready (start)."""
 
@@ -164,7 +166,21 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     weights_digest: str | None = None
     golden: str = "unverified"
     reproducible: str | None = None
+    deterministic: bool = False
+    """The same request has the same answer: what it answered may be given again (spec 10)."""
     versions: dict[str, str] = {}
+    calibrated: list[str] = []
+    """The limits among these that the replica found by itself, because the config sets none."""
+    kv_cache_bytes: int | None = None
+    """Most memory for keys and values of the texts that are being written."""
+    scoring: str | None = None
+    """How a reranker comes to its scores, where it is no cross-encoder."""
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """What it holds a forward and its memory to, by name."""
+        limits = {"max_num_seqs": self.max_num_seqs, "max_num_batched_tokens": self.max_num_batched_tokens}
+        return limits if self.kv_cache_bytes is None else {**limits, "kv_cache_bytes": self.kv_cache_bytes}
 
 
 class Register(Message, frozen=True, tag="r"):
@@ -210,6 +226,8 @@ class Heartbeat(Message, frozen=True, tag="h"):
     threads: int
     nan_outputs: int = 0
     """Answers that had no JSON: the model gave NaN or infinity."""
+    cached_rows: int = 0
+    """Rows that were not computed because their like was before."""
 
 
 class Answer(Message, frozen=True, tag="a"):
@@ -328,6 +346,8 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     result_cache_entries: int = 0
+    sharing: int = 1
+    """Replicas of its deployment on the same device, itself included: they share the memory that is free there."""
     simulated: bool = False
     reproducible: str | None = None
     """Value of MKL_CBWR in its environment."""

@@ -23,6 +23,7 @@ from engine.messages import Request
 from supervisor.core.dispatch import Assignment, Consequence, Member, Pool, Refusal, Tickets
 from supervisor.core.durations import Durations
 from supervisor.core.ejection import Outcome
+from supervisor.core.result_cache import ResultCache
 from supervisor.core.traffic import Traffic
 from supervisor.links.carrier import Carrier
 
@@ -78,6 +79,7 @@ class Lane:
     durations: Durations = dataclasses.field(default_factory=Durations)
     counts: dict[str, int] = dataclasses.field(default_factory=dict)
     """Requests that no replica took, by failure name."""
+    cache: ResultCache = dataclasses.field(default_factory=lambda: ResultCache(time.monotonic()))
 
 
 @dataclasses.dataclass(slots=True, eq=False)
@@ -116,8 +118,13 @@ class Exchanges:
     def submit(
         self, lane: Lane, route: int, stream: bool, body: bytes, sink: Sink, caller_timeout_s: float | None = None
     ) -> Exchange | None:
-        """Take a request in; None where it failed at once (the sink was told)."""
+        """Take a request in; None where it ended at once: it failed, or was answered before (the sink was told)."""
         now = time.monotonic()
+        cache = lane.cache
+        if cache.member is not None and not stream and (known := cache.find(route, body, now)) is not None:
+            lane.durations.record(0.0)
+            sink.answer(200, known, cache.member.name)
+            return None
         by_caller = caller_timeout_s is not None and caller_timeout_s < lane.timeout_s
         limit = caller_timeout_s if by_caller and caller_timeout_s is not None else lane.timeout_s
         exchange = Exchange(
@@ -143,6 +150,8 @@ class Exchanges:
         if exchange is None:
             self.late_answers += 1
             return
+        if status == 200 and target.member is exchange.lane.cache.member and not exchange.stream:
+            exchange.lane.cache.keep(target.member, exchange.route, exchange.body, body)
         outcome = _outcome_of(status)
         self._settle(exchange, outcome, f"answered {status}" if outcome is Outcome.FAILED else "")
         _close(exchange)

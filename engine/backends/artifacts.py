@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from engine.backends.base import LoadError
+from engine.reference import BESIDE
 
 _PACKAGE = re.compile(r"^pkg:(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?:/(?P<inside>.*))?$")
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?$")
@@ -125,7 +126,7 @@ def _snapshot(artifact: str, revision: str | None) -> Path:
     """Fetch descriptions and safetensors; the older weight files only of a repository that has no others."""
     from huggingface_hub import snapshot_download
 
-    wanted, wanted_of_old = [*_DESCRIPTIONS, *_WEIGHTS], [*_DESCRIPTIONS, *_OLD_WEIGHTS]
+    wanted, wanted_of_old = [*_DESCRIPTIONS, BESIDE, *_WEIGHTS], [*_DESCRIPTIONS, BESIDE, *_OLD_WEIGHTS]
     fetched = Path(snapshot_download(artifact, revision=revision, allow_patterns=wanted))
     if any(next(fetched.rglob(pattern), None) for pattern in _WEIGHTS):
         return fetched

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import msgspec
 
+from engine.calibration import Pass
 from engine.errors import StokerError
 from engine.messages import Card, Faults, LaunchSpec, Route
 
@@ -40,10 +41,14 @@ class LoadError(StokerError):
 
 @dataclasses.dataclass(slots=True, eq=False)
 class Row:
-    """One input of a request. `tokens` is its length, what batching packs by; `data` belongs to the backend."""
+    """One input of a request. `tokens` is its length, what batching packs by; `data` belongs to the backend.
+
+    key: equal for rows that have the same output, whatever request they came with; None: it must be computed.
+    """
 
     tokens: int
     data: Any
+    key: Hashable | None = None
 
 
 class Job(ABC):
@@ -95,6 +100,12 @@ class Backend(ABC):
 
     def warm(self) -> None:
         """In the replica's own process, on its device thread: threads, device, a first forward. Raises LoadError."""
+
+    def calibrate(self, passes: Sequence[Pass]) -> None:
+        """After the golden check: find the limits that the specification leaves open. `passes`: the check's forwards.
+
+        Raises LoadError.
+        """
 
     @abstractmethod
     def card(self) -> Card:

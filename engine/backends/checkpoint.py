@@ -20,9 +20,14 @@ DEFAULT_MAX_TOKENS = 512
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`engine_args` of this engine. `encoder`: `transformers` keeps a model off `BertEncoder`."""
+    """`engine_args` of this engine. `encoder`: `transformers` keeps a model off `BertEncoder`.
+
+    golden: the file of known answers (`engine.reference`). kv_cache_bytes: most memory for keys and values.
+    """
 
     encoder: Literal["auto", "transformers"] = "auto"
+    golden: str | None = None
+    kv_cache_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ class ClassifyTask:
     routes = frozenset({Route.CLASSIFY})
     dimensions = None
     normalised = False
+    scoring = None
 
     def __init__(self, head: SequenceHead, tokeniser: HeadTokeniser, served: str) -> None:
         self.max_model_len = tokeniser.limit

@@ -45,6 +45,11 @@ class Memory:
         self.tokens = 0
         self._layers: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
+    @property
+    def nbytes(self) -> int:
+        """What it holds, in bytes."""
+        return sum(key.nbytes + value.nbytes for key, value in self._layers.values())
+
     def extend(self, layer: int, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """All keys and values of a layer, (heads, tokens, width), with the new ones at their end."""
         end = self.tokens + key.shape[1]
@@ -57,12 +62,14 @@ class Memory:
         return keys[:, :end], values[:, :end]
 
 
+def capacity(tokens: int) -> int:
+    """Tokens that a memory has room for when it holds so many."""
+    return max(ROOM, 1 << (tokens - 1).bit_length())
+
+
 def _grown(kept: tuple[torch.Tensor, torch.Tensor] | None, which: int, like: torch.Tensor, end: int) -> torch.Tensor:
     old = None if kept is None else kept[which]
-    room = ROOM if old is None else old.shape[1]
-    while room < end:
-        room *= 2
-    grown = like.new_empty((like.shape[0], room, like.shape[2]))
+    grown = like.new_empty((like.shape[0], capacity(end), like.shape[2]))
     if old is not None:
         grown[:, : old.shape[1]] = old
     return grown
@@ -140,12 +147,16 @@ def _causal(tokens: int, every: int, device: torch.device) -> torch.Tensor:
 
 
 class PackedDecoder:
-    """A causal language model of transformers on packed tokens. `vocabulary`: ids are under it."""
+    """A causal language model of transformers on packed tokens. `vocabulary`: ids are under it.
+
+    token_bytes: keys and values of one token, once `require_sound` has seen some.
+    """
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self._device = torch.device("cpu")
         self.vocabulary = int(model.config.get_text_config().vocab_size)
+        self.token_bytes = 0
 
     def forward(self, parts: Sequence[Part]) -> torch.Tensor:
         """The logits after the last token of each part, (parts, vocabulary) in float32; memories grow by it."""
@@ -189,6 +200,7 @@ class PackedDecoder:
             plain = self._plain(tokens)
         except (TypeError, ValueError, AttributeError, RuntimeError, KeyError) as error:
             raise self._refusal(where, f"{type(error).__name__}: {error}") from error
+        self.token_bytes = max(1, one.nbytes // capacity(one.tokens))
         difference = float((packed - plain).abs().max() / plain.abs().max())
         if not difference <= SOUND:
             raise self._refusal(where, f"packed tokens change its logits by {difference:.2g}")

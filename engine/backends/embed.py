@@ -31,6 +31,7 @@ from torch.nn import functional
 from engine.backends import shapes
 from engine.backends.artifacts import read_json
 from engine.backends.base import Job, LoadError, RequestError, Row
+from engine.backends.tokenisers import key_of
 from engine.messages import Route
 
 if TYPE_CHECKING:
@@ -241,6 +242,7 @@ class EmbedTask:
     """Embeddings of one model. `dimensions`: length of its vectors; `normalised`: they have unit length."""
 
     name = "embed"
+    scoring = None
     routes = frozenset({Route.EMBEDDINGS})
 
     def __init__(
@@ -289,7 +291,7 @@ class EmbedTask:
     def rows_of(self, inputs: Sequence[shapes.Text]) -> list[Row]:
         """A row an input. Raises RequestError."""
         shapes.require_vocabulary(inputs, self._encoder.vocabulary, "input")
-        rows = [Row(len(ids), ids) for ids in self._tokeniser.encode(inputs)]
+        rows = [Row(len(ids), ids, key_of(ids)) for ids in self._tokeniser.encode(inputs)]
         for index, row in enumerate(rows):
             if not row.tokens:
                 raise RequestError(f"input[{index}]: no tokens in this text", param=f"input[{index}]")

@@ -8,6 +8,8 @@ Rules that no file gives:
 - A prompt that leaves no room for an answer is refused (400); `max_tokens` beyond the room is cut to it, and the answer
   then ends with `finish_reason: length`. Without `max_tokens` a completion has 16 tokens, as at OpenAI and vLLM, and a
   chat as many as there is room for.
+- The memory of all texts under way is bounded. Where it does not suffice, those that came last give theirs back and
+  wait, first come first served; a text that goes on reads again what it had, and its tokens stay the same.
 - `usage.completion_tokens` counts the tokens that were computed, the end-of-text one included, as vLLM does.
 - A stop string and what follows it are not part of the answer.
 """
@@ -25,12 +27,13 @@ import torch
 from engine.backends import shapes
 from engine.backends.artifacts import read_json
 from engine.backends.base import Generation, RequestError, Row
-from engine.backends.decoders import Memory, PackedDecoder, Part, load_decoder
+from engine.backends.decoders import ROOM, Memory, PackedDecoder, Part, capacity, load_decoder
 from engine.backends.detokenise import Detokeniser, StopWatch
 from engine.backends.gguf_files import as_checkpoint, find_gguf
 from engine.backends.library import calm
 from engine.backends.sampling import Sampler, pick_all
 from engine.backends.tokenisers import load_tokenizer
+from engine.calibration import power_of_two
 from engine.messages import Route
 
 if TYPE_CHECKING:
@@ -60,6 +63,7 @@ class TextGeneration(Generation):
         self.memory = Memory()
         self.sampler = Sampler(sampling)
         self.pending: Sequence[int] = prompt
+        self._all = list(prompt)
         self._most = most
         self._written = 0
         self._writer = writer
@@ -72,14 +76,25 @@ class TextGeneration(Generation):
 
     @property
     def reads(self) -> bool:
-        """Whether its prompt is still being read."""
-        return not self._written
+        """Whether its prompt is still being read, or after `park` all that it had."""
+        return not self._written or len(self.pending) > 1
+
+    @property
+    def room(self) -> int:
+        """Tokens that its memory needs room for, once it holds all that there is of it."""
+        return capacity(len(self._all))
+
+    def park(self) -> None:
+        """Give its memory back; all of its tokens are to be read again."""
+        self.memory = Memory()
+        self.pending = tuple(self._all)
 
     def write(self, token: int) -> None:
         """The next token of the answer."""
         if not self._written:
             self._news.append(self._writer.first())
         self._written += 1
+        self._all.append(token)
         self.pending = (token,)
         if token in self._endings:
             self._end("stop", self._stop.push(self._detokeniser.flush()))
@@ -127,6 +142,7 @@ class GenerateTask:
     routes = frozenset({Route.COMPLETIONS, Route.CHAT})
     dimensions = None
     normalised = False
+    scoring = None
 
     def __init__(
         self,
@@ -144,6 +160,7 @@ class GenerateTask:
         self._endings = endings
         self._served = served
         self._piece = CPU_PIECE
+        self._room: int | None = None
         self._longest = max(map(len, tokenizer.get_vocab()), default=1)
 
     def to(self, device: torch.device) -> None:
@@ -171,6 +188,7 @@ class GenerateTask:
     def step(self, generations: Sequence[Generation], budget: int) -> None:
         """See Backend. budget: most tokens of a forward, as far as prompts are concerned."""
         running = [one for one in generations if isinstance(one, TextGeneration) and not one.done]
+        running = within(running, self._room)
         chosen = plan(running, budget, self._piece)
         if not chosen:
             return
@@ -193,6 +211,15 @@ class GenerateTask:
         """See Backend: its keys and values."""
         assert isinstance(generation, TextGeneration)
         generation.memory = Memory()
+
+    def bound(self, memory_bytes: int) -> int:
+        """See Generating. A text that would not fit alone is refused, so the longest may become shorter by this."""
+        self._room = max(memory_bytes // self._decoder.token_bytes, ROOM)
+        longest = power_of_two(self._room)
+        if longest < self.max_model_len:
+            print(f"{memory_bytes >> 20} MiB for keys and values: texts of {longest} tokens at most", flush=True)
+            self.max_model_len = longest
+        return self._room
 
     def golden(self) -> Sequence[bytes]:
         """One greedy token: a step reads all weights, and is part of every start; `require_sound` looks deeper."""
@@ -220,6 +247,25 @@ class GenerateTask:
 def _too_long(limit: int, found: str, param: str) -> RequestError:
     message = f"{param}: expected at most {limit - 1} tokens ({limit} with the answer's first), {found}"
     return RequestError(message, param=param)
+
+
+def within(running: Sequence[TextGeneration], room: int | None) -> list[TextGeneration]:
+    """Those whose memory fits into room for so many tokens, oldest first; the others are parked. The first always fits.
+
+    None is passed over for a smaller one that came later, so each gets its turn.
+    """
+    if room is None:
+        return list(running)
+    chosen: list[TextGeneration] = []
+    for one in running:
+        room -= one.room
+        if chosen and room < 0:
+            break
+        chosen.append(one)
+    for one in running[len(chosen) :]:
+        if one.memory.tokens:
+            one.park()
+    return chosen
 
 
 def plan(running: Sequence[TextGeneration], budget: int, piece: int) -> list[tuple[TextGeneration, int]]:

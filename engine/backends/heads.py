@@ -14,7 +14,7 @@ import torch
 from engine.backends.base import LoadError, RequestError, Row
 from engine.backends.encoders import padded, repack
 from engine.backends.library import be_single_threaded, calm
-from engine.backends.tokenisers import load_tokenizer
+from engine.backends.tokenisers import key_of, load_tokenizer
 
 if TYPE_CHECKING:
     from engine.backends.checkpoint import Checkpoint
@@ -72,7 +72,7 @@ class HeadTokeniser:
             read = self._tokenizer.encode(text, other)
             if not read.ids:
                 raise RequestError(f"{param}[{index}]: no tokens in this text", param=f"{param}[{index}]")
-            rows.append(Row(len(read.ids), (read.ids, read.type_ids)))
+            rows.append(Row(len(read.ids), (read.ids, read.type_ids), (key_of(read.ids), key_of(read.type_ids))))
         return rows
 
 

@@ -17,7 +17,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -60,6 +60,7 @@ class PythonBackend(Backend):
 
     _user: Any
     _task: str
+    _deterministic: bool
 
     def __init__(self, spec: LaunchSpec) -> None:
         self.adopt(spec)
@@ -76,6 +77,7 @@ class PythonBackend(Backend):
             self._user = kind()
             if hasattr(self._user, "load"):
                 self._user.load(self._args())
+        self._deterministic = self._task != "generate" and getattr(self._user, "deterministic", False) is True
 
     def warm(self) -> None:
         """In the replica's own process: the class may have a `warm()`, for what must not happen before a fork."""
@@ -93,9 +95,17 @@ class PythonBackend(Backend):
             threads=self._spec.threads,
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
+            deterministic=self._deterministic,
         )
 
     def prepare(self, route: Route, body: bytes, stream: bool) -> Job | Generation:
+        prepared = self._read(route, body, stream)
+        if self._deterministic and isinstance(prepared, Job):
+            for row in prepared.rows:
+                row.key = _key_of(row.data)
+        return prepared
+
+    def _read(self, route: Route, body: bytes, stream: bool) -> Job | Generation:
         if route not in TASKS[self._task]:
             there = " and ".join(PATHS[own] for own in TASKS[self._task])
             raise RequestError(f"this deployment's task is {self._task}: it answers {there}", status=404)
@@ -155,7 +165,7 @@ class PythonBackend(Backend):
         if not isinstance(outputs, list | tuple) or len(outputs) != len(rows):
             found = f"{len(outputs)} outputs" if isinstance(outputs, list | tuple) else type(outputs).__name__
             raise UserCodeError(f"expected forward to return a list of {len(rows)} outputs, one a row; found {found}")
-        return outputs
+        return [_plain(output) for output in outputs] if self._deterministic else outputs
 
     def _speech(
         self, row: dict[str, Any], sampling: shapes.Sampling, writer: shapes.Writer, stream: bool
@@ -222,6 +232,13 @@ def _no_way_out() -> Iterator[None]:
 def _plain(value: Any) -> Any:
     """An array or tensor as lists of numbers, anything else as it is."""
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _key_of(data: Any) -> Hashable:
+    """A row's key where the class is deterministic: all of it, as something that does not change."""
+    if isinstance(data, dict):
+        return tuple(data.values())
+    return tuple(data) if isinstance(data, list) else str(data)
 
 
 def _length(data: Any) -> int:

@@ -3,7 +3,7 @@
 - A cross-encoder reads query and document as one text. Its one logit becomes the score as sentence-transformers makes
   it: by the activation that the model's config names, else the sigmoid.
 - An embedding model reads them apart, and the score is the cosine of their vectors. It is quicker and blunter, and
-  nobody gets it unasked: it takes `task: rerank`, and the log says so.
+  nobody gets it unasked: it takes `task: rerank`, and log and card say so.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class CrossEncoderTask:
     routes = frozenset({Route.RERANK})
     dimensions = None
     normalised = False
+    scoring = None
 
     def __init__(self, head: SequenceHead, tokeniser: HeadTokeniser, activation: str, served: str) -> None:
         self.max_model_len = tokeniser.limit
@@ -90,6 +91,7 @@ class CosineTask:
     name = "rerank"
     routes = frozenset({Route.RERANK})
     normalised = False
+    scoring = "cosine of embeddings"
 
     def __init__(self, vectors: embed.EmbedTask, served: str) -> None:
         self.dimensions = vectors.dimensions

@@ -54,8 +54,9 @@ class StubBackend(Backend):
         self._spec = spec
         wrong = 1 if self._faults.wrong_card else 0
         self._dimensions = self._options.dim + wrong
-        self.max_num_seqs = (spec.max_num_seqs or DEFAULT_SEQS) + wrong
-        self.max_num_batched_tokens = (spec.max_num_batched_tokens or DEFAULT_TOKENS) + wrong
+        beyond = 1 if self._faults.wrong_card or self._faults.wrong_limits else 0
+        self.max_num_seqs = (spec.max_num_seqs or DEFAULT_SEQS) + beyond
+        self.max_num_batched_tokens = (spec.max_num_batched_tokens or DEFAULT_TOKENS) + beyond
 
     def load(self) -> None:
         time.sleep(self._options.load_ms / 1000)

