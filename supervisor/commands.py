@@ -6,6 +6,7 @@ Every answer says what was accepted, not that it is done: a slow operation never
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -21,6 +22,7 @@ from supervisor.control.messages import (
     DrainReplica,
     Eject,
     GetLogs,
+    GetReplica,
     GetStatus,
     Inventory,
     Kill,
@@ -33,10 +35,12 @@ from supervisor.control.messages import (
     SetReplicaFaults,
     Status,
     Stop,
+    Trial,
 )
 from supervisor.core.lifecycle import State
 from supervisor.fleet import Fleet, Group
 from supervisor.host.logs import ReplicaLog
+from supervisor.inventory import replica_details
 from supervisor.slots.base import Slot
 from supervisor.slots.managed import ManagedSlot
 
@@ -72,10 +76,16 @@ class Commands:
         match command:
             case GetStatus():
                 return Status(inventory=self._inventory())
+            case GetReplica():
+                slot = self._fleet.slot(command.replica)
+                return replica_details(self._fleet.group(slot.deployment), slot, time.monotonic())
             case GetLogs():
                 return self._logs(command)
             case Scale():
                 return self._scale(command)
+            case Trial():
+                group = self._fleet.trial(command.deployment, command.replicas)
+                return self._counted(f"{command.deployment}: {len(group.placements)} replicas for a trial", group)
             case DrainReplica():
                 return self._drain(command)
             case Restart():
@@ -169,7 +179,7 @@ class Commands:
         return slot
 
     def _logs(self, command: GetLogs) -> Lines:
-        logs = self._logs_of(command.replica)
+        logs = self._logs_of(command.replica, command.deployment)
         count = max(0, min(command.lines, MOST_LOG_LINES))
         lines = [line for log in logs for line in log.tail(count)]
         lines.sort(key=lambda line: line.time)
@@ -179,13 +189,16 @@ class Commands:
         ]
         return Lines(lines=rows if count else [])
 
-    def _logs_of(self, name: str | None) -> list[ReplicaLog]:
-        """The log of a replica or of a template (`minilm/template`); None: of all of them. Raises CommandRefused."""
+    def _logs_of(self, name: str | None, deployment: str | None) -> list[ReplicaLog]:
+        """The log of a replica or template (`minilm/template`), a deployment's, or all. Raises CommandRefused."""
         templates = self._fleet.template_logs
-        if name is None:
-            managed = [slot.log for slot in self._fleet.slots() if isinstance(slot, ManagedSlot)]
-            return [*managed, *templates.values()]
-        return [templates[name]] if name in templates else [self._managed(name).log]
+        if name is not None:
+            return [templates[name]] if name in templates else [self._managed(name).log]
+        if deployment is not None:
+            self._fleet.group(deployment)
+        managed = {slot.name: slot.log for slot in self._fleet.slots() if isinstance(slot, ManagedSlot)}
+        every = {**managed, **templates}
+        return [log for name, log in every.items() if deployment in (None, name.rpartition("/")[0])]
 
     def _told(self, command: str, target: str) -> None:
         self._fleet.publish(Commanded(command=command, target=target))

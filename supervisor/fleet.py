@@ -48,6 +48,7 @@ from supervisor.exchanges import Exchanges, Lane
 from supervisor.host.logs import LogLine, LogThread, ReplicaLog, RotatingLog, log_file
 from supervisor.host.memory import memory_is_short
 from supervisor.host.template import TemplateLauncher
+from supervisor.host.usage import GroupMeter
 from supervisor.links.http import HttpLink
 from supervisor.links.zeromq import EngineLink
 from supervisor.slots.attached import AttachedSlot
@@ -70,6 +71,8 @@ class Group:
     """The first ready card of each generation, by what its replicas are made of."""
     wanted: list[Make] = dataclasses.field(default_factory=list)
     placements: list[Placement] = dataclasses.field(default_factory=list)
+    before_trial: list[Placement] | None = None
+    """Where its replicas were before a measurement tried other numbers; None: nothing is tried."""
     restarts_of_the_gone: int = 0
     rolling: list[int] = dataclasses.field(default_factory=list)
     """Slots that a rolling restart has still to come to."""
@@ -120,6 +123,7 @@ class Fleet:
         self.launcher.on_empty = self._check_empty
         self.template_logs: dict[str, ReplicaLog] = {}
         self.exchanges = Exchanges(self._on_consequences)
+        self.meter = GroupMeter()
         self.stopping = False
         self.on_empty: Callable[[], None] = lambda: None
         self._around = around
@@ -150,16 +154,28 @@ class Fleet:
     def scale(self, name: str, count: int, by: str) -> Group:
         """Ask for `count` replicas; the last asked number wins. Raises CommandRefused."""
         group = self.check_scale(name, count)
-        before = len(group.wanted)
-        if count < before:
-            group.placements = self._without_victims(group, before - count)
+        if group.before_trial is not None:
+            self._place(group, resized(group.before_trial, count), by)
+        elif count < len(group.wanted):
+            self._place(group, self._without_victims(group, len(group.wanted) - count), by)
         else:
-            have = group.placements
-            group.placements = [have[index % len(have)] for index in range(count)]
-        self._want(group, [self._make(group, place) for place in group.placements])
-        if count != before:
-            self.publish(Scaled(deployment=name, before=before, after=count, by=by))
-        self._reconcile(group)
+            self._place(group, resized(group.placements, count), by)
+        group.before_trial = None
+        return group
+
+    def trial(self, name: str, count: int | None) -> Group:
+        """`count` replicas for a measurement, at the places of the real ones; None: the real ones again.
+
+        A scale or a reload ends the trial. Raises CommandRefused.
+        """
+        group = self.check_scale(name, count or len(self.group(name).placements))
+        real = group.before_trial or group.placements
+        if count is not None:
+            group.before_trial = real
+            self._place(group, resized(real, count), "trial")
+        elif group.before_trial is not None:
+            group.before_trial = None
+            self._place(group, real, "the end of a trial")
         return group
 
     def check_scale(self, name: str, count: int) -> Group:
@@ -284,13 +300,16 @@ class Fleet:
         group.lane.pool.members.sort(key=lambda member: _number(member.name))
         if not obstacles and card is not None:
             group.baselines.setdefault(generation, card)
+        self._remember(group)
         return obstacles
 
     def on_unpooled(self, slot: Slot) -> None:
-        lane = self.groups[slot.deployment].lane
+        group = self.groups[slot.deployment]
+        lane = group.lane
         if slot.target is not None and slot.target.member in lane.pool.members:
             lane.pool.members.remove(slot.target.member)
             del lane.targets[slot.target.member]
+            self._remember(group)
 
     def on_ready(self, slot: Slot, seconds: float, kind: str) -> None:
         group = self.groups[slot.deployment]
@@ -325,6 +344,7 @@ class Fleet:
             group = self.groups[deployment.name] = Group(deployment, lane)
         group.deployment = deployment
         group.placements = list(deployment.replicas)
+        group.before_trial = None
         detection = deployment.outlier_detection
         group.lane.pool.policy = Policy(
             detection.consecutive_timeouts,
@@ -337,6 +357,15 @@ class Fleet:
         self._want(group, wanted)
         self._reconcile(group)
 
+    def _place(self, group: Group, places: list[Placement], by: str) -> None:
+        """Replicas at these places, and no others."""
+        before = len(group.wanted)
+        group.placements = places
+        self._want(group, [self._make(group, place) for place in places])
+        if len(places) != before:
+            self.publish(Scaled(deployment=group.deployment.name, before=before, after=len(places), by=by))
+        self._reconcile(group)
+
     def _want(self, group: Group, wanted: list[Make]) -> None:
         """These are the replicas that should be. Slots that stay take over what may change without a restart."""
         group.wanted = wanted
@@ -345,6 +374,16 @@ class Fleet:
         for slot in group.slots.values():
             if slot.identity in by_identity:
                 slot.remake(by_identity[slot.identity])
+        self._remember(group)
+
+    def _remember(self, group: Group) -> None:
+        """Answers are given again where one replica is all there is, and its card says that it may be (spec 10)."""
+        members = group.lane.pool.members
+        sole = members[0] if len(members) == 1 and len(group.wanted) == 1 else None
+        cards = {slot.target.member: slot.card for slot in group.slots.values() if slot.target is not None}
+        card = cards.get(sole) if sole is not None else None
+        may = card is not None and card.deterministic
+        group.lane.cache.follow(sole if may else None, group.deployment.result_cache_entries)
 
     def _make(self, group: Group, place: Placement) -> Make:
         return make(group.deployment, place, self._around.machine)
@@ -461,6 +500,7 @@ class Fleet:
         self._ticker = self._loop.call_later(TICK_S, self._tick)
         for slot in self.slots():
             slot.tick(now)
+        self.meter.look()
         self.launcher.shed_idle(now, memory_is_short())
 
     # --------------------------------------------------------------------------------------------- consequences
@@ -505,6 +545,11 @@ class Fleet:
 def _is_wanted(group: Group, slot: Slot) -> bool:
     """Whether the slot is one of those that should be; one that serves on until its successor is ready is not."""
     return any(item.identity == slot.identity for item in group.wanted)
+
+
+def resized(places: Sequence[Placement], count: int) -> list[Placement]:
+    """The places in their order, from the first again where there are too few (spec 4)."""
+    return [places[index % len(places)] for index in range(count)]
 
 
 def _count(counts: dict[str, int], key: str) -> None:

@@ -5,28 +5,41 @@ The counts of a deployment come from the very rows that are shown beside them, n
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import psutil
 
+from engine.errors import StokerError
 from supervisor.control.events import uncertified
 from supervisor.control.messages import (
+    WITHHELD,
     DeploymentStatus,
     DeviceStatus,
+    EjectionStatus,
     Inventory,
+    ReplicaDetails,
     ReplicaStatus,
+    ResultCacheStatus,
     SupervisorStatus,
+    Totals,
 )
-from supervisor.core.ejection import Outcome
+from supervisor.core.ejection import Outcome, Standing
 from supervisor.core.lifecycle import COMING_UP, State
 from supervisor.core.traffic import merged, percentile
 from supervisor.fleet import Fleet, Group
-from supervisor.host.devices import Device
+from supervisor.host.devices import Device, list_devices
 from supervisor.slots.base import Facts, Slot
 
 FAILURES = (Outcome.FAILED, Outcome.CALLER_TIMEOUT, Outcome.DEPLOYMENT_TIMEOUT)
+LOOK_EACH_S = 2.0
+"""Devices are read anew when somebody asks and the last look is older, seconds."""
+STALE_S = 30.0
+"""How old a look may be and still be told; an older one is no answer to how much memory is used now, seconds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +57,19 @@ class Identity:
 
 
 class InventoryMaker:
-    """Makes inventories of one fleet. `state`: what the supervisor is doing, in a word."""
+    """Makes inventories of one fleet. `state`: what the supervisor is doing, in a word. look: reads the devices."""
 
-    def __init__(self, fleet: Fleet, identity: Identity, devices: Sequence[Device], state: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        identity: Identity,
+        devices: Sequence[Device],
+        state: Callable[[], str],
+        look: Callable[[], Sequence[Device]] = lambda: list_devices().devices,
+    ) -> None:
         self._fleet = fleet
         self._identity = identity
-        self._devices = devices
+        self._devices = DeviceWatch(devices, look)
         self._state = state
         self._process = psutil.Process()
         self._process.cpu_percent()
@@ -57,7 +77,8 @@ class InventoryMaker:
     def make(self) -> Inventory:
         """The inventory now."""
         now = time.monotonic()
-        deployments = [deployment_status(group, now) for group in self._fleet.groups.values()]
+        groups = self._fleet.groups.values()
+        deployments = [deployment_status(group, now) for group in groups]
         return Inventory(
             deployments=deployments,
             supervisor=self._supervisor(now),
@@ -70,9 +91,10 @@ class InventoryMaker:
                     utilisation=device.utilisation,
                     simulated=device.simulated,
                 )
-                for device in self._devices
+                for device in self._devices.now(now)
             ],
             warnings=self._fleet.warnings(),
+            totals=totals(groups, deployments, now),
         )
 
     def _supervisor(self, now: float) -> SupervisorStatus:
@@ -97,11 +119,65 @@ class InventoryMaker:
         )
 
 
+class DeviceWatch:
+    """The devices as they were read last. Reading them may take a driver or a tool of its own its time, so a thread
+    does it, when somebody asks: a supervisor that nobody watches reads nothing, and nobody ever waits for it.
+    """
+
+    def __init__(self, devices: Sequence[Device], look: Callable[[], Sequence[Device]]) -> None:
+        self._devices = devices
+        self._look = look
+        self._looked = self._tried = time.monotonic()
+        self._looking = False
+        self._changes = any(device.kind != "cpu" and not device.simulated for device in devices)
+
+    def now(self, now: float) -> Sequence[Device]:
+        """What was read last; where that is too old, without what changes. Has it read again if it is time."""
+        if not self._changes:
+            return self._devices
+        if not self._looking and now - self._tried > LOOK_EACH_S:
+            self._looking, self._tried = True, now
+            threading.Thread(target=self._read, args=(asyncio.get_running_loop(),), daemon=True).start()
+        if now - self._looked <= STALE_S:
+            return self._devices
+        return [dataclasses.replace(device, memory_used_bytes=None, utilisation=None) for device in self._devices]
+
+    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            found: Sequence[Device] = self._look()
+        except (StokerError, OSError):
+            found = ()  # told as unknown when the last look is too old
+        with contextlib.suppress(RuntimeError):  # the supervisor is gone
+            loop.call_soon_threadsafe(self._take, found)
+
+    def _take(self, found: Sequence[Device]) -> None:
+        """Placement counted the devices at the start; those are told on, with what was read of them now."""
+        self._looking = False
+        read = {device.id: device for device in found}
+        if all(device.id in read for device in self._devices):
+            self._devices = [read[device.id] for device in self._devices]
+            self._looked = time.monotonic()
+
+
+def totals(groups: Iterable[Group], rows: Sequence[DeploymentStatus], now: float) -> Totals:
+    """Everything together: counts of the rows, percentiles of all requests."""
+    buckets = merged(_buckets(group, now) for group in groups)
+    return Totals(
+        requests_per_s=sum(row.requests_per_s for row in rows),
+        p50_ms=_ms(percentile(buckets, 0.5)),
+        p99_ms=_ms(percentile(buckets, 0.99)),
+        in_flight=sum(replica.in_flight for row in rows for replica in row.replicas),
+        requests=sum(row.requests for row in rows),
+        failures=sum(row.failures for row in rows),
+    )
+
+
 def deployment_status(group: Group, now: float) -> DeploymentStatus:
-    """A deployment with its rows."""
+    """A deployment with its rows. What its result cache answered counts here, and in no row: no replica had it."""
     rows = [replica_status(group.slots[number], now) for number in sorted(group.slots)]
     deployment = group.deployment
-    buckets = merged(group.slots[number].traffic.buckets(now) for number in group.slots)
+    cache = group.lane.cache
+    buckets = _buckets(group, now)
     ready = sum(1 for row in rows if row.state == State.READY)
     desired = len(group.placements) if group.wanted or deployment.attached else 0
     card = group.card
@@ -114,10 +190,10 @@ def deployment_status(group: Group, now: float) -> DeploymentStatus:
         desired_replicas=desired,
         ready_replicas=ready,
         restarts=sum(row.restarts for row in rows) + group.restarts_of_the_gone,
-        requests_per_s=sum(row.requests_per_s for row in rows),
+        requests_per_s=sum(row.requests_per_s for row in rows) + cache.traffic.rate(now),
         p50_ms=_ms(percentile(buckets, 0.5)),
         p99_ms=_ms(percentile(buckets, 0.99)),
-        requests=sum(row.requests for row in rows),
+        requests=sum(row.requests for row in rows) + cache.hits,
         failures=sum(row.failures for row in rows) + sum(group.lane.counts.values()),
         limits={
             "max_num_seqs": deployment.max_num_seqs,
@@ -126,7 +202,20 @@ def deployment_status(group: Group, now: float) -> DeploymentStatus:
         },
         warnings=_warnings(deployment.name, rows),
         replicas=rows,
+        result_cache=ResultCacheStatus(
+            active=cache.member is not None,
+            entries=len(cache),
+            bytes=cache.held_bytes,
+            hits=cache.hits,
+            misses=cache.misses,
+        ),
     )
+
+
+def _buckets(group: Group, now: float) -> dict[int, int]:
+    """Latencies of all requests of a deployment that were answered lately."""
+    every = [slot.traffic for slot in group.slots.values()]
+    return merged(traffic.buckets(now) for traffic in [*every, group.lane.cache.traffic])
 
 
 def _warnings(deployment: str, rows: Sequence[ReplicaStatus]) -> list[str]:
@@ -153,7 +242,7 @@ def replica_status(slot: Slot, now: float) -> ReplicaStatus:
         outstanding_bytes=target.member.outstanding_bytes if target is not None else 0,
         restarts=slot.restarts,
         threads=facts.threads,
-        rss_bytes=beat.rss_bytes if beat is not None else 0,
+        rss_bytes=facts.rss_bytes,
         gpu_bytes=beat.gpu_bytes if beat is not None else 0,
         cpu_percent=facts.cpu_share * 100,
         requests_per_s=slot.traffic.rate(now),
@@ -169,9 +258,15 @@ def replica_status(slot: Slot, now: float) -> ReplicaStatus:
         cancelled_rows=beat.cancelled_rows if beat is not None else 0,
         forwards=beat.forwards if beat is not None else 0,
         rows=beat.rows if beat is not None else 0,
+        tokens=beat.tokens if beat is not None else 0,
+        cached_rows=beat.cached_rows if beat is not None else 0,
+        busy_s=beat.busy_s if beat is not None else 0.0,
         backoff_s=backoff_s,
         ejected_s=ejected_s,
+        timeouts=target.member.standing.timeouts if target is not None else 0,
+        withheld=target.member.standing.withheld if target is not None else None,
         drain_left_s=_left(slot.drain_until, now),
+        drain_ceiling_s=slot.drain_until - slot.since if slot.drain_until is not None else 0.0,
         restart_in_s=_left(slot.restart_at, now) if slot.state is State.RESTARTING else 0.0,
         cordoned=slot.is_cordoned,
         managed=slot.managed,
@@ -181,6 +276,7 @@ def replica_status(slot: Slot, now: float) -> ReplicaStatus:
         last_exit=slot.last_exit,
         last_lines=slot.last_lines,
         card=slot.card,
+        limits=slot.card.limits if slot.card is not None else {},
         cores=list(facts.cores),
         thread_table=facts.thread_table,
     )
@@ -200,7 +296,40 @@ def shown_state(slot: Slot, facts: Facts, now: float) -> tuple[str, str, float, 
         return "backoff", f"failure {standing.failures} in a row", 0.0, left
     if facts.heartbeat is not None and facts.heartbeat.forward_age_s >= 1.0:
         return slot.state.value, f"a forward runs for {facts.heartbeat.forward_age_s:.0f} s", 0.0, 0.0
-    return slot.state.value, slot.reason, 0.0, 0.0
+    return slot.state.value, _streak(standing) or slot.reason, 0.0, 0.0
+
+
+def _streak(standing: Standing) -> str:
+    """Timeouts in a row, and why they have not taken it out."""
+    if standing.timeouts < 1:
+        return ""
+    count = "a timeout" if standing.timeouts == 1 else f"{standing.timeouts} timeouts in a row"
+    return count if standing.withheld is None else f"{count}, not ejected: {WITHHELD[standing.withheld]}"
+
+
+def replica_details(group: Group, slot: Slot, now: float) -> ReplicaDetails:
+    """A replica with what its row has no room for (`GetReplica`)."""
+    return ReplicaDetails(
+        replica=replica_status(slot, now),
+        history=list(slot.history),
+        ejection=_ejection(group, slot, now),
+    )
+
+
+def _ejection(group: Group, slot: Slot, now: float) -> EjectionStatus | None:
+    if slot.target is None:
+        return None
+    standing, policy = slot.target.member.standing, group.lane.pool.policy
+    return EjectionStatus(
+        timeouts=standing.timeouts,
+        needed=standing.needed(policy),
+        ejected_s=_left(standing.ejected_until, now),
+        by_hand=standing.is_ejected(now) and standing.by_hand,
+        next_s=standing.next_length(policy),
+        withheld=standing.withheld,
+        ejections=group.ejections.get(slot.name, 0),
+        readmissions=group.readmissions.get(slot.name, 0),
+    )
 
 
 def _waiting(slot: Slot) -> str:

@@ -304,7 +304,9 @@ class CommandOptions(Section, frozen=True, kw_only=True):
     port_env: Annotated[
         str | None, _about("Environment variable that hands the port in, besides `{port}`.", VARIABLE)
     ] = None
-    health_path: Annotated[str, _about("Answers 200 once the server can serve.", URL_PATH)] = "/health"
+    health_path: Annotated[
+        str, _about("Answers 200 once the server can serve; without a `/health` it is `/v1/models`.", URL_PATH)
+    ] = "/health"
     metrics_path: Annotated[str, _about("Prometheus page that the drain reads.", URL_PATH)] = "/metrics"
     model: Annotated[
         str | None, _about("The name by which the server knows the model; unset: the artifact.", MODEL)
@@ -312,12 +314,26 @@ class CommandOptions(Section, frozen=True, kw_only=True):
     env: Annotated[dict[str, str], _about("Further environment variables of the child.")] = {}
 
 
-class NoOptions(Section, frozen=True, kw_only=True):
-    """An engine without further arguments."""
+class TransformersOptions(Section, frozen=True, kw_only=True):
+    """Further engine arguments of `engine: transformers`."""
+
+    golden: Annotated[
+        str | None,
+        _about(
+            "File of known answers that a replica must give before it is ready; unset: the one beside the artifact, "
+            "if there is one; `none`: not even that."
+        ),
+    ] = None
+    kv_cache_bytes: Annotated[
+        Positive | None,
+        _about(
+            "Memory for keys and values of the texts that are written; unset: a share of what is free at the start."
+        ),
+    ] = None
 
 
 OPTIONS: dict[str, type[Section] | None] = {
-    "transformers": NoOptions,
+    "transformers": TransformersOptions,
     "python": None,
     "stub": StubOptions,
     "command": CommandOptions,
@@ -401,7 +417,9 @@ class DeploymentCommon(Section, frozen=True, kw_only=True):
     restart_hung_ms: Annotated[NotNegative, _about("A forward older than this restarts its replica; 0 = never.")] = (
         300_000
     )
-    result_cache_entries: Annotated[NotNegative, _about("Answers that the result cache holds; 0 = off.")] = 4096
+    result_cache_entries: Annotated[
+        NotNegative, _about("Answers, and rows in each engine, kept to be given again; 0 = off.")
+    ] = 4096
     cpu: Annotated[CpuSettings, _about("CPU threads of managed replicas.")] = CpuSettings()
 
 

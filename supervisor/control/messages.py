@@ -29,12 +29,25 @@ class GetStatus(Command, frozen=True, tag="status"):
     """The inventory now."""
 
 
+class GetReplica(Command, frozen=True, kw_only=True, tag="replica"):
+    """Everything about one replica: its row, its history, its ejections. Answer: `ReplicaDetails`."""
+
+    replica: str
+
+
 class Scale(Command, frozen=True, kw_only=True, tag="scale"):
     """Ask for that many replicas, or for `delta` more; the last asked number wins."""
 
     deployment: str
     replicas: int | None = None
     delta: int | None = None
+
+
+class Trial(Command, frozen=True, kw_only=True, tag="trial"):
+    """So many replicas for a measurement: the config is not written. None: back to those before the first trial."""
+
+    deployment: str
+    replicas: int | None = None
 
 
 class DrainReplica(Command, frozen=True, kw_only=True, tag="drain"):
@@ -96,24 +109,31 @@ class GetEvents(Command, frozen=True, kw_only=True, tag="events"):
 
 
 class GetLogs(Command, frozen=True, kw_only=True, tag="logs"):
-    """The last lines of one replica, or of all."""
+    """The last lines of one replica, of those of a deployment (with its template's), or of all."""
 
     replica: str | None = None
     lines: int = 200
+    deployment: str | None = None
 
 
 class Subscribe(Command, frozen=True, kw_only=True, tag="subscribe"):
-    """Hear events after `since`, and log lines (of one replica or all), until the client goes. Answer: `Subscribed`."""
+    """Hear events after `since`, and log lines, until the client goes. Answer: `Subscribed`.
+
+    replica, deployment: whose log lines; of all where neither is named.
+    """
 
     events: bool = True
     logs: bool = False
     replica: str | None = None
     since: int | None = None
+    deployment: str | None = None
 
 
 AnyCommand = (
     GetStatus
+    | GetReplica
     | Scale
+    | Trial
     | DrainReplica
     | Restart
     | Kill
@@ -169,9 +189,20 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     cancelled_rows: int
     forwards: int
     rows: int
+    tokens: int = 0
+    busy_s: float = 0.0
+    """Seconds spent in forwards; rows, tokens and this grow within an incarnation only."""
+    cached_rows: int = 0
+    """Rows that it did not compute because it had computed their like before."""
     backoff_s: float = 0.0
     ejected_s: float = 0.0
+    timeouts: int = 0
+    """Timeouts in a row that count towards an ejection."""
+    withheld: str | None = None
+    """Why it serves on although its timeouts would eject it: `no_peer_answered` or `max_ejection_percent`."""
     drain_left_s: float = 0.0
+    drain_ceiling_s: float = 0.0
+    """How long its drain may take in all; 0 where none runs. It began when the state did."""
     restart_in_s: float = 0.0
     cordoned: bool = False
     managed: bool = True
@@ -181,8 +212,21 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_exit: str | None = None
     last_lines: list[str] = []
     card: Card | None = None
+    limits: dict[str, int] = {}
+    """What it holds a forward and its memory to; `card.calibrated` names those that it found by itself."""
     cores: list[int] = []
     thread_table: ThreadTable | None = None
+
+
+class ResultCacheStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Answers that are given again without a replica (spec 10). hits, misses: requests that were looked up so far."""
+
+    active: bool
+    """Whether it remembers now: one replica serves, and its task is deterministic."""
+    entries: int
+    bytes: int
+    hits: int
+    misses: int
 
 
 class DeploymentStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,6 +248,7 @@ class DeploymentStatus(msgspec.Struct, frozen=True, kw_only=True):
     limits: dict[str, int | None]
     warnings: list[str]
     replicas: list[ReplicaStatus]
+    result_cache: ResultCacheStatus | None = None
 
 
 class SupervisorStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,6 +280,17 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool
 
 
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """All deployments together; the percentiles are those of all their requests."""
+
+    requests_per_s: float = 0.0
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    in_flight: int = 0
+    requests: int = 0
+    failures: int = 0
+
+
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """What `stoker status --json` and `/v1/inventory` print."""
 
@@ -242,6 +298,49 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     supervisor: SupervisorStatus
     devices: list[DeviceStatus]
     warnings: list[str]
+    totals: Totals = Totals()
+
+
+class StateChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One move in a slot's life. time: wall-clock seconds. exit: how the incarnation's process ended, if it did."""
+
+    time: float
+    incarnation: int
+    state: str
+    reason: str = ""
+    exit: str | None = None
+
+
+WITHHELD = {
+    "no_peer_answered": "no other replica has answered since",
+    "max_ejection_percent": "max_ejection_percent are out already",
+}
+"""Why an ejection is withheld, in words."""
+
+
+class EjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How a replica stands with `outlier_detection` (spec 7). Times in seconds."""
+
+    timeouts: int
+    needed: int
+    """Timeouts in a row that eject it; 0: ejection is off."""
+    ejected_s: float
+    by_hand: bool
+    next_s: float
+    """How long the next ejection would last."""
+    withheld: str | None
+    ejections: int
+    readmissions: int
+    """Of the slot, over all its incarnations."""
+
+
+class ReplicaDetails(msgspec.Struct, frozen=True, kw_only=True, tag="details"):
+    """One replica with what a row has no room for. history: the slot's last moves, oldest first."""
+
+    replica: ReplicaStatus
+    history: list[StateChange]
+    ejection: EjectionStatus | None
+    """None while it has no place in rotation: before it registered, after it left."""
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True, tag="accepted"):
@@ -292,7 +391,7 @@ class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
     code: str = "refused"
 
 
-Answer = Accepted | Lines | Events | Subscribed | Status | Refused
+Answer = Accepted | Lines | Events | Subscribed | Status | ReplicaDetails | Refused
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):

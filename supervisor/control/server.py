@@ -53,9 +53,16 @@ class _Subscriber:
     events: bool
     logs: bool
     replica: str | None
+    deployment: str | None
     missed: int = 0
     skipped: int = 0
     lines: list[LogLine] = dataclasses.field(default_factory=list)
+
+    def hears(self, replica: str) -> bool:
+        """Whether it asked for the log of that replica (or template)."""
+        if not self.logs or self.replica not in (None, replica):
+            return False
+        return self.deployment in (None, replica.rpartition("/")[0])
 
 
 class ControlServer:
@@ -96,7 +103,7 @@ class ControlServer:
         """New lines of a replica, for those who asked for logs."""
         wanted = False
         for subscriber in self._subscribers.values():
-            if subscriber.logs and subscriber.replica in (None, lines[0].replica):
+            if subscriber.hears(lines[0].replica):
                 room = MOST_LOG_LINES - len(subscriber.lines)
                 subscriber.lines.extend(lines[:room])
                 subscriber.skipped += max(0, len(lines) - room)
@@ -141,7 +148,7 @@ class ControlServer:
 
     def _subscribe(self, client: bytes, command: Subscribe) -> Subscribed:
         """Snapshot and stream meet without a gap: both are made in this one turn of the loop."""
-        self._subscribers[client] = _Subscriber(command.events, command.logs, command.replica)
+        self._subscribers[client] = _Subscriber(command.events, command.logs, command.replica, command.deployment)
         events, missed = self._events.since(command.since) if command.since is not None else ([], 0)
         return Subscribed(inventory=self._inventory(), events=events, missed=missed)
 

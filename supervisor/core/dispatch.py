@@ -198,6 +198,7 @@ class Pool:
         ready = [peer.standing for peer in peers if peer.in_rotation]
         reason = reason_to_withhold(standing, ready, [peer.standing for peer in peers], self.policy, self.desired, now)
         if reason is not None:
+            standing.withheld = reason
             return [EjectionWithheld(member, reason, standing.timeouts)]
         timeouts = standing.timeouts
         length = standing.eject(self.policy, self._tickets.draw(), now)

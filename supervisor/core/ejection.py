@@ -75,6 +75,8 @@ class Standing:
     by_hand: bool = False
     next_ejection_s: float = 0.0
     last_answer_ticket: int = -1
+    withheld: Withheld | None = None
+    """Why its present streak has not ejected it."""
 
     def is_backing_off(self, now: float) -> bool:
         """Out of rotation for a moment after a failure."""
@@ -118,21 +120,29 @@ class Standing:
         self.timeouts += 1
 
     def is_due(self, policy: Policy, now: float) -> bool:
-        """Whether its timeouts reached what ejects it: one is enough for one that came back by cool-down only."""
+        """Whether its timeouts reached what ejects it."""
         if policy.consecutive_timeouts == 0 or self.is_ejected(now):
             return False
-        needed = 1 if self.next_ejection_s > 0 else policy.consecutive_timeouts
-        return self.timeouts >= needed
+        return self.timeouts >= self.needed(policy)
 
     def eject(self, policy: Policy, ticket: int, now: float, *, by_hand: bool = False) -> float:
         """Take it out: base, then twice the last, up to the longest. The length in seconds."""
         self.by_hand = by_hand
-        length = policy.base_ejection_s if self.next_ejection_s == 0 else self.next_ejection_s * 2
-        length = min(length, policy.max_ejection_s)
+        self.withheld = None
+        length = self.next_length(policy)
         self.next_ejection_s = length
         self.ejected_until = now + length
         self.ejected_ticket = ticket
         return length
+
+    def next_length(self, policy: Policy) -> float:
+        """How long the next ejection would last, in seconds."""
+        length = policy.base_ejection_s if self.next_ejection_s == 0 else self.next_ejection_s * 2
+        return min(length, policy.max_ejection_s)
+
+    def needed(self, policy: Policy) -> int:
+        """Timeouts in a row that eject it: one is enough for one that came back by cool-down only. 0: never."""
+        return 1 if policy.consecutive_timeouts and self.next_ejection_s > 0 else policy.consecutive_timeouts
 
     def cool_down(self, now: float) -> bool:
         """Bring it back where its time is over: the streak is cleared, the doubling kept. True where it was out."""
@@ -155,6 +165,7 @@ class Standing:
     def _clear_streak(self) -> None:
         self.timeouts = 0
         self.streak_ticket = None
+        self.withheld = None
 
 
 def reason_to_withhold(

@@ -29,6 +29,7 @@ class FleetCollector(Collector):
         yield from self._durations()
         yield from self._gauges()
         yield from self._counters()
+        yield from self._result_caches()
         frames = CounterMetricFamily("stoker_bad_frames", "Frames that were dropped, by socket.", labels=("socket",))
         for socket, count in self._bad_frames().items():
             frames.add_metric((socket,), count)
@@ -47,6 +48,7 @@ class FleetCollector(Collector):
             for outcome, count in slot.counts.items():
                 family.add_metric((group.deployment.name, slot.name, outcome.value), count)
         for group in self._fleet.groups.values():
+            family.add_metric((group.deployment.name, "", "cached"), group.lane.cache.hits)
             for refusal, count in group.lane.counts.items():
                 family.add_metric((group.deployment.name, "", refusal), count)
         return family
@@ -83,8 +85,8 @@ class FleetCollector(Collector):
         now = time.monotonic()
         for group, slot in self._slots():
             labels = (group.deployment.name, slot.name)
-            target, beat = slot.target, slot.facts(now).heartbeat
-            table = slot.facts(now).thread_table
+            target, facts = slot.target, slot.facts(now)
+            beat, table = facts.heartbeat, facts.thread_table
             for row in table.ranges if table is not None else ():
                 if row.learned is not None:
                     learned.add_metric((*labels, row.label), row.learned)
@@ -92,7 +94,7 @@ class FleetCollector(Collector):
             outstanding.add_metric(labels, target.member.outstanding_bytes if target else 0)
             serving = slot.state is State.READY and target is not None and not target.member.standing.is_ejected(now)
             ready.add_metric(labels, int(serving))
-            memory.add_metric(labels, beat.rss_bytes if beat else 0)
+            memory.add_metric(labels, facts.rss_bytes)
             forward.add_metric(labels, beat.forward_age_s if beat else 0)
         yield from (in_flight, outstanding, ready, memory, forward, learned)
 
@@ -107,6 +109,7 @@ class FleetCollector(Collector):
         busy = CounterMetricFamily("stoker_forward_seconds", "Seconds spent in forwards.", labels=REPLICA)
         rows = CounterMetricFamily("stoker_batch_rows", "Rows computed.", labels=REPLICA)
         tokens = CounterMetricFamily("stoker_batch_tokens", "Padded tokens computed.", labels=REPLICA)
+        cached = CounterMetricFamily("stoker_cached_rows", "Rows known from before, not computed.", labels=REPLICA)
         nan = CounterMetricFamily("stoker_nan_outputs", "Answers with NaN or infinity, sent as 500.", labels=REPLICA)
         now = time.monotonic()
         for group, slot in self._slots():
@@ -119,11 +122,24 @@ class FleetCollector(Collector):
             busy.add_metric(labels, beat.busy_s if beat else 0)
             rows.add_metric(labels, beat.rows if beat else 0)
             tokens.add_metric(labels, beat.tokens if beat else 0)
+            cached.add_metric(labels, beat.cached_rows if beat else 0)
             nan.add_metric(labels, beat.nan_outputs if beat else 0)
         for group in self._fleet.groups.values():
             for reason, count in group.withheld.items():
                 withheld.add_metric((group.deployment.name, reason), count)
-        yield from (restarts, ejections, readmissions, withheld, forwards, busy, rows, tokens, nan)
+        yield from (restarts, ejections, readmissions, withheld, forwards, busy, rows, tokens, cached, nan)
+
+    def _result_caches(self) -> Iterator[Metric]:
+        labels = ("deployment",)
+        hits = CounterMetricFamily("stoker_result_cache_hits", "Requests answered from the cache.", labels=labels)
+        misses = CounterMetricFamily("stoker_result_cache_misses", "Requests that were not in it.", labels=labels)
+        held = GaugeMetricFamily("stoker_result_cache_bytes", "Answers in it and their requests.", labels=labels)
+        for group in self._fleet.groups.values():
+            cache, name = group.lane.cache, (group.deployment.name,)
+            hits.add_metric(name, cache.hits)
+            misses.add_metric(name, cache.misses)
+            held.add_metric(name, cache.held_bytes)
+        yield from (hits, misses, held)
 
 
 def exposition(fleet: Fleet, bad_frames: Callable[[], dict[str, int]]) -> Callable[[], bytes]:

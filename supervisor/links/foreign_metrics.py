@@ -15,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unreadable:
-    """No count: `metric` is not there, or is no count."""
+    """No count: `metric` is not there, or is no count; of a page without any gauge that is known, all that were
+    looked for."""
 
     metric: str
 
@@ -39,16 +40,23 @@ SGLANG = _Family(
     "sglang:num_queue_reqs",
     (
         "sglang:num_prefill_bootstrap_queue_reqs",
+        "sglang:num_prefill_prealloc_queue_reqs",
         "sglang:num_prefill_inflight_queue_reqs",
         "sglang:num_decode_prealloc_queue_reqs",
         "sglang:num_decode_transfer_queue_reqs",
     ),
 )
+"""The first queue of a prefill server is called `bootstrap` in some of its versions and `prealloc` in others."""
+LLAMA_CPP = _Family("llamacpp:requests_processing", "llamacpp:requests_deferred")
+FAMILIES = (VLLM, SGLANG, LLAMA_CPP)
+LOOKED_FOR = " or ".join(family.running for family in FAMILIES)
 
 
 def in_flight_of(metrics_text: str) -> int | Unreadable:
     """Requests that the server has running, waiting or between its parts, from the text of its `/metrics`."""
-    family = SGLANG if SGLANG.running in metrics_text or SGLANG.waiting in metrics_text else VLLM
+    family = _family_of(metrics_text)
+    if family is None:
+        return Unreadable(LOOKED_FOR)
     total = 0
     for gauge in family.gauges:
         count = _sum(metrics_text, gauge)
@@ -58,6 +66,14 @@ def in_flight_of(metrics_text: str) -> int | Unreadable:
             return Unreadable(gauge)
         total += round(count)
     return total
+
+
+def _family_of(metrics_text: str) -> _Family | None:
+    """Whose page it is; None where it has neither gauge of any."""
+    for family in FAMILIES:
+        if family.running in metrics_text or family.waiting in metrics_text:
+            return family
+    return None
 
 
 def _sum(metrics_text: str, gauge: str) -> float | None:

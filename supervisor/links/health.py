@@ -2,6 +2,7 @@
 
 `GET /health` each 0.5 s until it is ready, then each 5 s. A server that has no such page is asked for
 `/v1/models`, and so is every one whose model is named in the config: a server may be well and lack the model.
+Where it has a health page, that one decides: llama-cpp-python's list of models waits for a generation to end.
 No aiohttp here: what fetches a page is handed in.
 """
 
@@ -17,12 +18,17 @@ import msgspec
 
 from supervisor.links.rewrite import Broken, said
 
+HEALTH_PATH = "/health"
+"""Where nothing else is said; only here a 404 means that the server has no such page."""
+MODELS_PATH = "/v1/models"
 UNREADY_INTERVAL_S = 0.5
 """Seconds from probe to probe while it is not ready."""
 READY_INTERVAL_S = 5.0
 """Seconds from probe to probe while it is ready."""
 PROBE_LIMIT_S = 2.0
 """A probe that takes longer has failed."""
+MODELS_LIMIT_S = 1.0
+"""A list of models that takes longer is not waited for, where the health page was good."""
 MOST_NAMES = 8
 """Models of the server that a reason names."""
 
@@ -73,13 +79,23 @@ class HealthProbe:
     """Probes one server for one replica, one probe at a time, for as long as `run` runs.
 
     shown: the server as people may see it. model: the name it must serve; None: any. on_health: told each result.
+    path: of the page that answers 200 while it can serve.
     """
 
-    def __init__(self, shown: str, fetch: Fetch, model: str | None, on_health: Callable[[Health], None]) -> None:
+    def __init__(
+        self,
+        shown: str,
+        fetch: Fetch,
+        model: str | None,
+        on_health: Callable[[Health], None],
+        path: str = HEALTH_PATH,
+    ) -> None:
         self._shown = shown
         self._fetch = fetch
         self._model = model
         self._on_health = on_health
+        self._path = path
+        self._last_listed: list[str] | None = None
         self._asked = asyncio.Event()
 
     def ask(self) -> None:
@@ -111,17 +127,32 @@ class HealthProbe:
             return Health(HealthState.UNREACHABLE, f"{self._shown}: {error}")
 
     async def _look(self) -> Health:
-        status, _ = await self._fetch("/health")
-        has_health_page = status != 404
-        if has_health_page and status != 200:
-            return Health(HealthState.NOT_READY, f"{self._shown} answered /health with {said(status)}")
-        if has_health_page and self._model is None:
-            return Health(HealthState.READY)
-        status, body = await self._fetch("/v1/models")
-        if status != 200 and not has_health_page:
-            reason = f"{self._shown} has no /health and answered /v1/models with {said(status)}"
+        status, _ = await self._fetch(self._path)
+        if status == 404 and self._path == HEALTH_PATH:
+            return await self._look_at_models()
+        if status != 200:
+            return Health(HealthState.NOT_READY, f"{self._shown} answered {self._path} with {said(status)}")
+        return Health(HealthState.READY) if self._model is None else self._with_model(await self._listed())
+
+    async def _look_at_models(self) -> Health:
+        """A server without a health page is well where it says what it serves."""
+        status, body = await self._fetch(MODELS_PATH)
+        if status != 200:
+            reason = f"{self._shown} has no {HEALTH_PATH} and answered {MODELS_PATH} with {said(status)}"
             return Health(HealthState.NOT_READY, reason)
-        models = _names(body) if status == 200 else None
+        return self._with_model(_names(body))
+
+    async def _listed(self) -> list[str] | None:
+        """The models that a healthy server says it serves, or said last; None where it does not say."""
+        try:
+            async with asyncio.timeout(MODELS_LIMIT_S):
+                status, body = await self._fetch(MODELS_PATH)
+        except (TimeoutError, Broken):
+            return self._last_listed
+        self._last_listed = _names(body) if status == 200 else None
+        return self._last_listed
+
+    def _with_model(self, models: list[str] | None) -> Health:
         if self._model is None or models is None or self._model in models:
             return Health(HealthState.READY, models=models)
         reason = f"{self._shown} has no model {self._model!r}, {_there(models)}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
 
 from engine.messages import Request, Route
-from supervisor.links.health import Health, HealthProbe
+from supervisor.links.health import HEALTH_PATH, Health, HealthProbe
 from supervisor.links.rewrite import Broken, EventRenamer, to_caller, to_server
 
 if TYPE_CHECKING:
@@ -62,8 +62,15 @@ class HttpLink:
         self._servers: dict[str, _Server] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def carrier(self, endpoint: str, model: str | None, logical_name: str, receiver: Receiver) -> HttpCarrier:
-        """The way to one attached replica, which is probed from now on.
+    def carrier(
+        self,
+        endpoint: str,
+        model: str | None,
+        logical_name: str,
+        receiver: Receiver,
+        health_path: str = HEALTH_PATH,
+    ) -> HttpCarrier:
+        """The way to one foreign server, which is probed from now on.
 
         model: the name under which the server knows it; None: callers' names pass as they are, no body is read.
         logical_name: what an answer calls the model where the request named none.
@@ -72,7 +79,7 @@ class HttpLink:
         server = self._servers.get(base)
         if server is None:
             server = self._servers[base] = _Server(base)
-        carrier = HttpCarrier(server, model, logical_name, receiver, self._on_forgotten)
+        carrier = HttpCarrier(server, model, logical_name, receiver, health_path, self._on_forgotten)
         server.carriers.add(carrier)
         return carrier
 
@@ -104,6 +111,7 @@ class HttpCarrier:
         model: str | None,
         logical_name: str,
         receiver: Receiver,
+        health_path: str,
         on_forgotten: Callable[[HttpCarrier], None],
     ) -> None:
         self.server = server
@@ -114,7 +122,7 @@ class HttpCarrier:
         self._open: dict[int, _Exchange] = {}
         self._forgotten = False
         self._loop = asyncio.get_running_loop()
-        self._probe = HealthProbe(server.shown, server.get, model, receiver.on_health)
+        self._probe = HealthProbe(server.shown, server.get, model, receiver.on_health, health_path)
         self._probing = self._loop.create_task(self._keep_probing())
         self._probing.add_done_callback(self._report)
 

@@ -167,7 +167,7 @@ def error_body(status: int, body: bytes) -> bytes:
     """The JSON of an error answer: the server's own where it is JSON, else our shape with its page's words."""
     if is_json(body):
         return body
-    words = _excerpt(body)
+    words = excerpt(body)
     message = f"the attached server answered {said(status)}" + (f": {words}" if words else "")
     kind, code = _kind(status)
     return _encode({"error": {"message": message, "type": kind, "param": None, "code": code}})
@@ -190,7 +190,7 @@ def _kind(status: int) -> tuple[str, str]:
     return "invalid_request_error", "not_found" if status == HTTPStatus.NOT_FOUND else "invalid_request"
 
 
-def _excerpt(page: bytes) -> str:
+def excerpt(page: bytes) -> str:
     """The first words of a page, without markup, control characters and line breaks."""
     text = page[: 100 * EXCERPT_LENGTH].decode("utf-8", errors="replace")
     text = text[max(0, text.lower().find("<body")) :]

@@ -9,11 +9,11 @@ from supervisor.core.dispatch import Member
 from supervisor.core.lifecycle import COMING_UP, State
 from supervisor.exchanges import Target
 from supervisor.links.health import Health
-from supervisor.links.http import HttpCarrier
 from supervisor.slots.base import AttachedMake, Facts, Home, Intent
 from supervisor.slots.http_fed import HttpFed
 
 KIND = "attached"
+METRICS_PATH = "/metrics"
 
 
 class AttachedSlot(HttpFed):
@@ -24,7 +24,6 @@ class AttachedSlot(HttpFed):
     def __init__(self, home: Home, deployment: str, number: int, born: int, make: AttachedMake) -> None:
         super().__init__(home, deployment, number, born, make)
         self._make = make
-        self._carrier: HttpCarrier | None = None
         self._attached = 0.0
 
     def start(self) -> None:
@@ -32,16 +31,19 @@ class AttachedSlot(HttpFed):
         self._attached = time.monotonic()
         self.started_by = KIND
         self._move(State.STARTING)
-        self._carrier = self._home.http_link.carrier(self._make.endpoint, self._make.model, self.deployment, self)
+        self._way = self._home.http_link.carrier(self._make.endpoint, self._make.model, self.deployment, self)
 
     def facts(self, now: float) -> Facts:
-        age = now - self._attached if self._carrier is not None else 0.0
+        age = now - self._attached if self._way is not None else 0.0
         return Facts(device="attached", endpoint=self._make.endpoint, age_s=age)
 
     def kill(self, why: str) -> None:
-        """There is no process of ours: let go of it, and attach again."""
+        """There is no process of ours: let go of it, and attach again; where it was leaving, it leaves now."""
+        if self.state is State.DRAINING:
+            self.cut_drain()
+            return
         self._unpool(why)
-        self._let_go()
+        self._hang_up()
         self._move(State.RESTARTING, why)
         self.intent = Intent.AGAIN
         self._gone()
@@ -50,19 +52,22 @@ class AttachedSlot(HttpFed):
         """Its probe has a clock of its own."""
 
     def close(self) -> None:
-        self._let_go()
+        self._hang_up()
 
     def _has_process(self) -> bool:
         return False
 
     def _end(self) -> None:
-        self._let_go()
+        self._hang_up()
         self._gone()
 
-    def _let_go(self) -> None:
-        if self._carrier is not None:
-            self._carrier.forget()
-            self._carrier = None
+    def _metrics_path(self) -> str:
+        return METRICS_PATH
+
+    def _waits_for_server(self) -> bool:
+        """Whoever takes it out wants to know when its server is idle. Where only Stoker leaves, or attaches again,
+        nothing ends for the server, so there is nothing to wait for."""
+        return super()._waits_for_server() and self.intent is not Intent.AGAIN and not self._home.stopping
 
     # ------------------------------------------------------------------------------------- links.http.Receiver
 
@@ -78,9 +83,9 @@ class AttachedSlot(HttpFed):
             self.reason = health.reason
 
     def _join(self) -> None:
-        assert self._carrier is not None
+        assert self._way is not None
         self.ready_after_s = time.monotonic() - self._attached
-        self.target = Target(Member(self.name, self.incarnation), self._carrier, self.counts, self.traffic)
+        self.target = Target(Member(self.name, self.incarnation), self._way, self.counts, self.traffic)
         self._home.on_registered(self, None)
         self._move(State.READY)
         self._home.on_ready(self, self.ready_after_s, KIND)

@@ -8,6 +8,7 @@ of each move. It knows nothing of its siblings. What differs between a process o
 from __future__ import annotations
 
 import asyncio
+import collections
 import dataclasses
 import enum
 import time
@@ -17,6 +18,7 @@ from typing import Protocol
 
 from engine.messages import Card, Heartbeat, LaunchSpec, ThreadTable
 from supervisor.control.events import AnyEvent, DrainEnded, DrainStarted, ReplicaState, Warned
+from supervisor.control.messages import StateChange
 from supervisor.core.ejection import Outcome
 from supervisor.core.lifecycle import (
     ALIVE,
@@ -29,8 +31,12 @@ from supervisor.core.lifecycle import (
 from supervisor.core.traffic import Traffic
 from supervisor.exchanges import Exchanges, Target
 from supervisor.host.launcher import Launcher
+from supervisor.host.usage import GroupMeter
 from supervisor.links.http import HttpLink
 from supervisor.links.zeromq import EngineLink
+
+KEPT_CHANGES = 100
+"""Moves that a slot remembers."""
 
 
 class Intent(enum.Enum):
@@ -88,6 +94,7 @@ class Facts:
     threads: int | None = None
     age_s: float = 0.0
     cpu_share: float = 0.0
+    rss_bytes: int = 0
     heartbeat: Heartbeat | None = None
     cores: Sequence[int] = ()
     thread_table: ThreadTable | None = None
@@ -99,6 +106,9 @@ class Home(Protocol):
     link: EngineLink
     http_link: HttpLink
     exchanges: Exchanges
+    meter: GroupMeter
+    stopping: bool
+    """Whether the supervisor is leaving."""
 
     @property
     def launcher(self) -> Launcher:
@@ -154,10 +164,13 @@ class Slot(ABC):
         self.drain_until: float | None = None
         self.ready_after_s: float | None = None
         self.started_by: str | None = None
+        self.history: collections.deque[StateChange] = collections.deque(maxlen=KEPT_CHANGES)
+        """Its last moves, oldest first, over all incarnations."""
         self.last_exit: str | None = None
         self.last_lines: list[str] = []
         self._home = home
         self._drain_started = 0.0
+        self._exit: str | None = None
         self._timers: list[asyncio.TimerHandle] = []
 
     @property
@@ -252,6 +265,11 @@ class Slot(ABC):
         self.intent = Intent.KEEP
         self.restart_at = self.drain_until = self.ready_after_s = None
         self.card = None
+        self._exit = None
+
+    def _exited(self, how: str) -> None:
+        """The incarnation's process ended, or never was; the moves that follow say so."""
+        self.last_exit = self._exit = how
 
     def _stop(self, cut: int) -> None:
         """The last exchange is done, or what still runs is cut."""
@@ -303,6 +321,11 @@ class Slot(ABC):
         self.state = after
         self.reason = reason
         self.since = time.monotonic()
+        self.history.append(
+            StateChange(
+                time=time.time(), incarnation=self.incarnation, state=after.value, reason=reason, exit=self._exit
+            )
+        )
         if self.target is not None:
             self.target.member.in_rotation = after in IN_ROTATION
         self._publish(ReplicaState, before=before.value, after=after.value, reason=reason)

@@ -12,7 +12,6 @@ before it was ready, the next one gets a port that is not kept, in case it is on
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import os
 import socket
@@ -22,28 +21,17 @@ import time
 import msgspec
 
 from supervisor.config.schema import CommandOptions
-from supervisor.control.events import DrainStarted, Warned
 from supervisor.core.lifecycle import COMING_UP, Ending, State
 from supervisor.host.logs import ReplicaLog
-from supervisor.host.processes import Exit, spawn
-from supervisor.links.foreign_metrics import Unreadable, in_flight_of
-from supervisor.links.health import Health, HealthProbe
-from supervisor.links.http import HttpCarrier
-from supervisor.links.rewrite import Broken, said
+from supervisor.host.processes import Child, Exit, spawn
+from supervisor.host.usage import Usage
+from supervisor.links.health import Health
 from supervisor.slots.base import Facts, Home, ManagedMake
 from supervisor.slots.http_fed import HttpFed
 from supervisor.slots.managed import DEAD_S, ManagedSlot
 
 KIND = "command"
 LAUNCHER = (sys.executable, "-P", "-m", "engine.exec_command")
-HEALTH_PATH = "/health"
-"""What the HTTP link probes by itself."""
-POLL_S = 0.5
-"""From one look at the server's gauges to the next while it drains (spec 10)."""
-QUIET_S = 6.0
-"""How long they must be zero: they lag behind, and a server may take a request in between two looks."""
-METRICS_LIMIT_S = 5.0
-"""A metrics page that takes longer cannot be read."""
 CANNOT_EXECUTE = (126, 127)
 """Exit codes of a command that is not there or cannot be executed, as `engine.exec_command` and shells have them."""
 
@@ -54,16 +42,15 @@ class CommandSlot(ManagedSlot, HttpFed):
     def __init__(self, home: Home, deployment: str, number: int, born: int, make: ManagedMake, log: ReplicaLog) -> None:
         super().__init__(home, deployment, number, born, make, log)
         self._port: Port | None = None
-        self._way: HttpCarrier | None = None
-        self._probe: HealthProbe | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._watched = False
-        self._server_has = 0
         self._unwell_since: float | None = None
+        self._usage: Usage | None = None
 
     def facts(self, now: float) -> Facts:
         endpoint = self._way.server.shown if self._way is not None else None
-        return dataclasses.replace(super().facts(now), endpoint=endpoint)
+        facts = dataclasses.replace(super().facts(now), endpoint=endpoint)
+        if self._usage is None:
+            return facts
+        return dataclasses.replace(facts, rss_bytes=self._usage.rss_bytes, cpu_share=self._usage.cpu_share)
 
     def tick(self, now: float) -> None:
         """A server that was ready and is not for that long will not come back by itself."""
@@ -73,10 +60,8 @@ class CommandSlot(ManagedSlot, HttpFed):
     # ------------------------------------------------------------------------------------- how it starts and ends
 
     def _launch(self) -> None:
-        self._watched = False
-        self._server_has = 0
         self._unwell_since = None
-        options = msgspec.convert(self._make.spec.options, CommandOptions)
+        options = self._command_options()
         self._port = port = Port()
         if self.record.quick_exits:
             port.free()
@@ -96,18 +81,23 @@ class CommandSlot(ManagedSlot, HttpFed):
         self._connect(port, options)
 
     def _connect(self, port: Port, options: CommandOptions) -> None:
-        """The way to the server, probed from now on; by a probe of our own where its health is on another page."""
+        """The way to the server, probed from now on."""
         model = options.model or self._make.spec.artifact
-        carrier = self._home.http_link.carrier(f"http://127.0.0.1:{port.number}", model, self.deployment, self)
-        self._way = carrier
-        self._probe = None
-        if options.health_path != HEALTH_PATH:
+        endpoint = f"http://127.0.0.1:{port.number}"
+        self._way = self._home.http_link.carrier(endpoint, model, self.deployment, self, options.health_path)
 
-            async def fetch(path: str) -> tuple[int, bytes]:
-                return await carrier.server.get(options.health_path if path == HEALTH_PATH else path)
+    def _command_options(self) -> CommandOptions:
+        return msgspec.convert(self._make.spec.options, CommandOptions)
 
-            self._probe = HealthProbe(carrier.server.shown, fetch, model, self._on_found)
-            self._tasks.append(asyncio.get_running_loop().create_task(self._probe.run()))
+    def _metrics_path(self) -> str:
+        return self._command_options().metrics_path
+
+    def on_started(self, child: Child, kind: str) -> None:
+        super().on_started(child, kind)
+        self._home.meter.watch(child.pid, self._on_usage)
+
+    def _on_usage(self, usage: Usage) -> None:
+        self._usage = usage
 
     def _end(self) -> None:
         """Connections that stay open would keep a server from leaving."""
@@ -118,13 +108,11 @@ class CommandSlot(ManagedSlot, HttpFed):
         super().on_exit(ending)
         self._hang_up()
 
-    def _hang_up(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        self._tasks.clear()
-        if self._way is not None:
-            self._way.forget()
-            self._way = None
+    def on_group_gone(self) -> None:
+        if self._child is not None:
+            self._home.meter.forget(self._child.pid)
+        self._usage = None
+        super().on_group_gone()
 
     def _let_go(self) -> None:
         self._hang_up()
@@ -140,72 +128,9 @@ class CommandSlot(ManagedSlot, HttpFed):
         cannot = not self._was_ready and ending.code in CANNOT_EXECUTE
         return f"its command cannot be executed ({words})" if cannot else words
 
-    # ------------------------------------------------------------------------------------- drain by metrics
-
-    def _stop(self, cut: int) -> None:
-        """What Stoker proxies is done, or cut. What else the server has is waited for, once."""
-        must_watch = not self._watched and not cut and self._was_ready and self.drain_timeout_s > 0
-        if self.state is not State.DRAINING or self._way is None or not must_watch:
-            super()._stop(cut)
-            return
-        self._watched = True
-        if self.drain_until is None:
-            self._publish(DrainStarted, in_flight=0, ceiling_s=self.drain_timeout_s, why=self.reason)
-            self.drain_until = self._drain_started + self.drain_timeout_s
-            self._after(self.drain_timeout_s, self.cut_drain)
-        self._tasks.append(asyncio.get_running_loop().create_task(self._until_quiet(self._way)))
-
-    def cut_drain(self) -> None:
-        if self.state is not State.DRAINING or not self._watched:
-            super().cut_drain()
-            return
-        has = f"with {self._server_has} requests in its server"
-        when = has if self._server_has else f"before its server was idle for {QUIET_S:g} s"
-        self._home.publish(Warned(message=f"the drain of {self.name} was cut {when}"))
-        self._stop(cut=self._server_has)
-
-    async def _until_quiet(self, carrier: HttpCarrier) -> None:
-        """Wait until the server has had nothing for long enough; not at all where it does not say what it has."""
-        zero_since: float | None = None
-        while True:
-            started = time.monotonic()
-            found = await self._in_server(carrier)
-            if isinstance(found, str):
-                self._home.publish(Warned(message=f"{self.name} is stopped without waiting for its server: {found}"))
-                break
-            self._server_has = found
-            now = time.monotonic()
-            zero_since = None if found else zero_since or now
-            if zero_since is not None and now - zero_since >= QUIET_S:
-                break
-            await asyncio.sleep(max(0.0, started + POLL_S - now))
-        self._stop(cut=0)
-
-    async def _in_server(self, carrier: HttpCarrier) -> int | str:
-        """How many requests the server has by its own metrics, or why that cannot be said."""
-        path = msgspec.convert(self._make.spec.options, CommandOptions).metrics_path
-        try:
-            async with asyncio.timeout(METRICS_LIMIT_S):
-                status, page = await carrier.server.get(path)
-        except TimeoutError:
-            return f"its {path} did not answer within {METRICS_LIMIT_S:g} s"
-        except Broken as error:
-            return f"its {path} cannot be read: {error}"
-        if status != 200:
-            return f"its {path} answered {said(status)}"
-        found = in_flight_of(page.decode(errors="replace"))
-        return f"its {path} has no {found.metric} that can be read" if isinstance(found, Unreadable) else found
-
     # ------------------------------------------------------------------------------------- links.http.Receiver
 
     def on_health(self, health: Health) -> None:
-        """What the link's own probe found; where it is not the one that counts, it says when to ask."""
-        if self._probe is None:
-            self._on_found(health)
-        else:
-            self._probe.ask()
-
-    def _on_found(self, health: Health) -> None:
         """In rotation while it is healthy; what it has in flight goes on either way."""
         self._unwell_since = None if health.ready else self._unwell_since or time.monotonic()
         if health.ready and self.state in COMING_UP and self._way is not None:

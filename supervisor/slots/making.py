@@ -44,7 +44,7 @@ def make(deployment: Deployment, place: Placement, machine: Machine) -> Make:
         return AttachedMake(identity, "attached", deployment.drain_timeout_s, place.endpoint, place.model)
     spec = _launch_spec(deployment, place, machine)
     visibility = {} if spec.simulated else host_devices.visibility_env(spec.device, machine.environ)
-    comparable = msgspec.structs.replace(spec, endpoint="", supervisor_pid=0)
+    comparable = msgspec.structs.replace(spec, endpoint="", supervisor_pid=0, sharing=1)
     spread = _on_cpu(spec) and deployment.cpu.affinity == "spread"
     identity = identity_of({"deployment": deployment.name, "spec": msgspec.to_builtins(comparable), "spread": spread})
     anywhere = msgspec.structs.replace(comparable, device="", simulated=False, threads=0, adaptive=0, reproducible=None)
@@ -90,6 +90,7 @@ def _launch_spec(deployment: Deployment, place: Placement, machine: Machine) -> 
         max_num_seqs=deployment.max_num_seqs,
         max_num_batched_tokens=deployment.max_num_batched_tokens,
         result_cache_entries=deployment.result_cache_entries,
+        sharing=sum(other.device == place.device for other in deployment.replicas) or 1,
         simulated=any(known.id == device and known.simulated for known in machine.devices),
     )
     if not _on_cpu(spec):

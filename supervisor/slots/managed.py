@@ -52,7 +52,7 @@ SILENT_S = 5.0
 """Without a heartbeat for this long a replica is `unresponsive` and out of rotation (spec 5)."""
 DEAD_S = 30.0
 """Without a heartbeat for this long it is killed and restarted."""
-START_FAULTS = ("noise", "wrong_card", "exit_while_loading")
+START_FAULTS = ("noise", "wrong_card", "wrong_limits", "exit_while_loading")
 """Faults of a stub that are looked at while it starts; all others act when they are set, and end with the process."""
 LAST_LINES = 20
 """Log lines that are shown with an exit."""
@@ -92,6 +92,7 @@ class ManagedSlot(Slot):
             threads=spec.threads,
             age_s=now - child.started,
             cpu_share=self._cpu_share,
+            rss_bytes=self._heartbeat.rss_bytes if self._heartbeat is not None else 0,
             heartbeat=self._heartbeat,
             cores=self._cores,
             thread_table=self._thread_table,
@@ -191,7 +192,7 @@ class ManagedSlot(Slot):
         """There is no process and none comes."""
         self._promise = None
         self._let_go()
-        self.last_exit = reason
+        self._exited(reason)
         if self.state is State.STOPPING:
             self._gone()
             return
@@ -209,14 +210,15 @@ class ManagedSlot(Slot):
         assert self._child is not None
         self._home.link.look()
         self.log.begin(self.incarnation)
-        self.last_exit = self._describe(ending)
+        how = self._describe(ending)
+        self._exited(how)
         if self.state is State.DRAINING:
             self._end_drain(cut=len(self.target.open) if self.target is not None else 0)
             self._move(State.STOPPING)
-        self._unpool(self.last_exit)
+        self._unpool(how)
         if self.state is State.STOPPING:
             return
-        self._ended(self.last_exit, self._judge(ending, time.monotonic() - self._child.started))
+        self._ended(how, self._judge(ending, time.monotonic() - self._child.started))
 
     def on_group_gone(self) -> None:
         """Nothing of it is left: now it may be stopped, restarted or forgotten."""

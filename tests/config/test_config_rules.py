@@ -374,8 +374,11 @@ def test_an_unknown_stub_option_is_refused_with_all_engine_arguments_named() -> 
     assert "trust_remote_code" in problem.allowed and problem.allowed.endswith("did you mean latency_ms?")
 
 
-def test_transformers_takes_no_further_keys() -> None:
+def test_transformers_takes_known_answers_and_memory_for_texts_and_no_other_keys() -> None:
+    options = read(f"{HUB}\nengine_args: {{golden: answers.jsonl, kv_cache_bytes: 1000000}}").engine_args.options
+    assert options == {"golden": "answers.jsonl", "kv_cache_bytes": 1_000_000}
     refused(f"{HUB}\nengine_args: {{dim: 8}}", ".engine_args.dim", "an unknown key")
+    refused(f"{HUB}\nengine_args: {{kv_cache_bytes: 0}}", ".engine_args.kv_cache_bytes")
 
 
 def test_the_python_engine_takes_any_plain_data() -> None:
@@ -458,7 +461,12 @@ def test_every_default_is_that_of_the_spec() -> None:
         max_num_seqs=None,
         max_num_batched_tokens=None,
         engine_args=EngineArgs(
-            engine="transformers", task="auto", dtype="auto", max_model_len=0, trust_remote_code=False
+            engine="transformers",
+            task="auto",
+            dtype="auto",
+            max_model_len=0,
+            trust_remote_code=False,
+            options={"golden": None, "kv_cache_bytes": None},
         ),
         outlier_detection=OutlierDetection(
             consecutive_timeouts=3, base_ejection_ms=30_000, max_ejection_ms=None, max_ejection_percent=50

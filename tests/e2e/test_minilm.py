@@ -47,8 +47,10 @@ json.dump(vectors, sys.stdout)
 
 @pytest.fixture(scope="module")
 def minilm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """The sample config that `make run` serves, on a free port."""
+    """The sample config that `make run` serves, on a free port, and without a cache: every answer is computed."""
     config = Path("sample-configs/minilm.yaml").read_text().replace("127.0.0.1:8100", "127.0.0.1:0")
+    config = config.replace("        engine_args:", "        result_cache_entries: 0\n        engine_args:")
+    assert "result_cache_entries: 0" in config
     with Running(tmp_path_factory.mktemp("minilm"), config) as running:
         running.wait_ready(2)
         yield running

@@ -189,6 +189,42 @@ def test_asking_during_a_probe_is_one_more_right_after_it() -> None:
     assert played.fetched == [0.0, 1.0]
 
 
+def test_a_list_of_models_that_is_not_told_now_is_the_one_that_was_told_last() -> None:
+    """llama-cpp-python tells its models only between two generations."""
+    delays_s = iter((0.0, 60.0, 60.0))
+
+    async def fetch(path: str) -> tuple[int, bytes]:
+        if path == "/v1/models":
+            await asyncio.sleep(next(delays_s))
+        return 200, b'{"data":[{"id":"a"}]}'
+
+    async def looks() -> list[Health]:
+        probe, other = (HealthProbe(SHOWN, fetch, model, lambda _: None) for model in ("a", "b"))
+        return [await probe.look(), await probe.look(), await other.look()]
+
+    with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+        told, untold, never_told = runner.run(looks())
+    assert told == untold == Health(READY, models=["a"])
+    assert never_told == Health(READY)
+
+
+@pytest.mark.parametrize(
+    ("status", "state", "reason"),
+    [
+        (200, READY, ""),
+        (503, NOT_READY, f"{SHOWN} answered /live with 503 Service Unavailable"),
+        (404, NOT_READY, f"{SHOWN} answered /live with 404 Not Found"),
+    ],
+)
+def test_a_health_page_of_its_own_decides_alone(status: int, state: HealthState, reason: str) -> None:
+    async def fetch(path: str) -> tuple[int, bytes]:
+        assert path == "/live"
+        return status, b""
+
+    probe = HealthProbe(SHOWN, fetch, None, lambda _: None, "/live")
+    assert asyncio.run(probe.look()) == Health(state, reason)
+
+
 # --------------------------------------------------------------------------------------------------- real servers
 
 

@@ -22,13 +22,24 @@ from typing import Any
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 
+CHILD = """
+import time
+held = bytearray(b"x") * 50_000_000
+print("a worker of the server", flush=True)
+while time.process_time() < 600:
+    pass
+"""
+"""A worker process that holds memory and is always busy."""
+
 switches: dict[str, Any] = {
     "health": 200,
     "health_path": "/health",
     "held": 0,  # requests that it says it has and nobody sees
+    "hold_at": None,  # the token before which a stream waits
     "lag_s": 0.0,  # how long its gauge goes on after a request ended
     "missing": "",  # a metric that it does not export
     "metrics": 200,
+    "names": [RUNNING, WAITING],  # its two gauges
     "reuse": True,  # whether it sets SO_REUSEADDR, as nearly every server does
     "tokens": 5,
     "token_s": 0.01,
@@ -76,7 +87,7 @@ class Handler(BaseHTTPRequestHandler):
             print(f"exiting with {body['exit']}, as asked", flush=True)
             os._exit(body["exit"])
         if "child" in body:
-            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+            subprocess.Popen([sys.executable, "-c", CHILD])
         switches.update(body)
         self._say(200, b"{}")
 
@@ -91,6 +102,8 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("transfer-encoding", "chunked")
         self.end_headers()
         for number in range(switches["tokens"]):
+            while number == switches["hold_at"]:
+                time.sleep(0.01)
             event = {"model": body["model"], "choices": [{"index": 0, "text": f"token {number} "}]}
             self._chunk(b"data: " + json.dumps(event).encode() + b"\n\n")
             time.sleep(switches["token_s"])
@@ -115,7 +128,8 @@ class Handler(BaseHTTPRequestHandler):
 def metrics() -> str:
     """The page as vLLM writes it, two label sets a gauge."""
     lags = time.monotonic() < state["busy_until"]
-    values = {RUNNING: state["running"] + switches["held"] + lags, WAITING: 0}
+    running, waiting = switches["names"]
+    values = {running: state["running"] + switches["held"] + lags, waiting: 0}
     lines = []
     for name, value in values.items():
         if name != switches["missing"]:
@@ -138,6 +152,6 @@ if __name__ == "__main__":
     asked = parser.parse_args()
     model = asked.model
     switches.update(json.loads(os.environ.get("FOREIGN_SWITCHES", "{}")))
-    print(f"serving {model} on port {asked.port}", flush=True)
-    with contextlib.suppress(KeyboardInterrupt):
-        Server(("127.0.0.1", asked.port), Handler).serve_forever()
+    with Server(("127.0.0.1", asked.port), Handler) as server, contextlib.suppress(KeyboardInterrupt):
+        print(f"serving {model} on port {server.server_address[1]}", flush=True)
+        server.serve_forever()

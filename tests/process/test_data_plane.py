@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from supervisor.control.events import ReplicaReady, ReplicaState
-from supervisor.control.messages import Inventory
+from supervisor.control.messages import Inventory, Restart
 from tests.conftest import Serve
 from tests.support import Answer, Running, stub_config
 
@@ -340,3 +340,31 @@ def test_a_replica_with_another_card_gets_no_traffic_and_says_in_what_it_differs
     assert "max_num_seqs is 17, the config sets 16" in event.reason
     answer = running.post("/v1/embeddings", {"model": "other", "input": "x"})
     assert answer.status == 503
+
+
+def restarted_with_other_limits(running: Running) -> None:
+    """stub/1 comes back with limits that are not those of stub/0, and like it in all else."""
+    running.wait_ready(2)
+    running.faults("stub/1", wrong_limits=True)
+    running.accepted(Restart(target="stub/1"))
+
+
+def test_where_limits_are_unset_two_replicas_may_differ_in_them_and_both_serve(serve: Serve) -> None:
+    running = serve(stub_config(replicas=2))
+    restarted_with_other_limits(running)
+    running.wait_event(ReplicaReady, lambda event: event.replica == "stub/1" and event.incarnation == 2)
+    assert [row.limits for row in running.replicas()] == [
+        {"max_num_seqs": 32, "max_num_batched_tokens": 8192},
+        {"max_num_seqs": 33, "max_num_batched_tokens": 8193},
+    ]
+    assert {running.embed().replica for _ in range(4)} == {"stub/0", "stub/1"}
+
+
+def test_a_set_limit_that_a_replica_reports_differently_is_named_and_gets_it_no_traffic(serve: Serve) -> None:
+    running = serve(stub_config(replicas=2, max_num_batched_tokens=4096))
+    restarted_with_other_limits(running)
+    event = running.wait_event(ReplicaState, lambda event: event.after == "incompatible")
+    assert (event.replica, event.reason) == ("stub/1", "max_num_batched_tokens is 4097, the config sets 4096")
+    row = running.replica("stub/1")
+    assert (row.state, row.reason) == ("incompatible", "max_num_batched_tokens is 4097, the config sets 4096")
+    assert {running.embed().replica for _ in range(4)} == {"stub/0"}

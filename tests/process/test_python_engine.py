@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from supervisor.control.events import ReplicaFailed
 from supervisor.control.messages import GetLogs
 from tests.conftest import Serve
-from tests.support import Answer, Running
+from tests.support import LONG_S, Answer, Running
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "sentiment.py"
@@ -35,6 +36,16 @@ class Poisoned:
         if "exit" in rows:
             raise SystemExit("leaving")
         return [[float(len(row))] for row in rows]
+
+
+class Sick:
+    """A class whose model goes wrong for some rows and not for others."""
+
+    task = "embed"
+
+    def forward(self, rows):
+        time.sleep(0.05)
+        return [[float(row) if row in ("nan", "inf") else float(len(row))] for row in rows]
 
 
 class Talks:
@@ -139,6 +150,24 @@ def test_a_poison_row_fails_alone_among_those_that_share_its_forward(serve_own: 
     good = [answer.json["data"][0]["embedding"] for answer in answers if answer.status == 200]
     assert good == [[float(len(text))] for text in texts if text != "poison"]
     assert running.replica("own/0").forwards < 12, "they did share forwards"
+
+
+def test_nan_of_a_class_is_a_500_with_valid_json_for_its_request_alone_and_is_counted(serve_own: Serve) -> None:
+    running = serve_own(config("users:Sick"))
+    running.wait_ready(1)
+    pid = running.replica("own/0").pid
+    texts = ["nan" if number == 3 else "inf" if number == 7 else "x" * (number + 1) for number in range(12)]
+    answers = running.together(lambda number: embed(running, texts[number]), 12)
+    assert [answer.status for answer in answers] == [500 if text in ("nan", "inf") else 200 for text in texts]
+    for answer in answers:
+        assert answer.status == 200 or "NaN or infinity" in answer.json["error"]["message"]
+    assert running.replica("own/0").forwards < 12, "they did share forwards"
+    counted = 'stoker_nan_outputs_total{deployment="own",replica="own/0"} 2.0'
+    deadline = time.monotonic() + LONG_S
+    while counted not in running.get("/metrics").body.decode():
+        assert time.monotonic() < deadline
+    row = running.replica("own/0")
+    assert (row.pid, row.restarts, embed(running, "four").json["data"][0]["embedding"]) == (pid, 0, [4.0])
 
 
 def test_streams_of_a_class_one_of_which_fails(serve_own: Serve) -> None:
