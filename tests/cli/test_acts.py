@@ -123,13 +123,13 @@ def test_a_scale_is_done_when_all_are_ready_and_none_is_left_over() -> None:
 
 def test_a_scale_waits_for_those_that_come_up() -> None:
     rows = inventory(deployment(replica("primary/0"), replica("primary/1", "loading"), desired=2))
-    assert judged(rows) == Wait("primary: 1 of 2 ready, primary/1 loading")
+    assert judged(rows) == Wait("primary: 1 of 2 ready, primary/1 loading", 0.5)
 
 
 def test_a_scale_waits_for_those_that_leave() -> None:
     leaving = replica("primary/2", "draining", in_flight=3, in_state_s=12.0, drain_left_s=18.0)
     rows = inventory(deployment(replica("primary/0"), replica("primary/1"), leaving, desired=2))
-    assert judged(rows) == Wait("primary: 2 of 2 ready, primary/2 draining, 3 left, 12s of 30s")
+    assert judged(rows) == Wait("primary: 2 of 2 ready, primary/2 draining, 3 left, 12s of 30s", 2 / 3)
 
 
 @pytest.mark.parametrize(
@@ -169,13 +169,20 @@ def test_a_drain_is_done_when_that_incarnation_is_gone(row: object, done: bool) 
     assert isinstance(verdict, Done if done else Wait)
 
 
+def test_a_drain_is_as_far_as_its_time() -> None:
+    row = replica("primary/1", "draining", in_flight=3, in_state_s=12.0, drain_left_s=18.0)
+    assert drained("primary/1", 1)(inventory(deployment(row))) == Wait(
+        "primary/1 draining, 3 left, 12s of 30s", pytest.approx(0.4)
+    )
+
+
 def test_a_restart_is_done_when_every_replica_is_ready_in_a_later_incarnation() -> None:
     judge = restarted({"primary/0": 1, "primary/1": 1})
     second = inventory(deployment(replica("primary/0", incarnation=2), replica("primary/1", "draining")))
     both = inventory(deployment(replica("primary/0", incarnation=2), replica("primary/1", incarnation=2)))
     failed = inventory(deployment(replica("primary/0", "failed", incarnation=2, reason="OOM"), replica("primary/1")))
-    assert judge(TWO_READY) == Wait("0 of 2 restarted, primary/0 ready")
-    assert judge(second) == Wait("1 of 2 restarted, primary/1 draining")
+    assert judge(TWO_READY) == Wait("0 of 2 restarted, primary/0 ready", 0.0)
+    assert judge(second) == Wait("1 of 2 restarted, primary/1 draining", 0.5)
     assert judge(both) == Done("2 replicas restarted")
     assert judge(failed) == Failed("primary/0 failed: OOM")
     assert isinstance(judge(inventory(deployment(replica("primary/0", incarnation=2)))), Failed)
@@ -213,11 +220,25 @@ def test_scale_wait_ends_at_its_timeout(root: Path, stoker: Stoker) -> None:
 def test_scale_wait_shows_on_a_terminal_how_far_it_is(root: Path) -> None:
     words = command("scale", "primary", "2", "--wait")
     with FakeSupervisor(root, LOADING) as fake, Terminal(words) as terminal:
-        terminal.wait_for("primary: 1 of 2 ready, primary/1 loading")
+        terminal.wait_for("━━━━━━━━━━────────── primary: 1 of 2 ready, primary/1 loading")
         fake.inventory = TWO_READY
         assert terminal.wait() == 0
     assert terminal.raw.count("\r\x1b[K") == 1, "the line is taken away"
     assert terminal.text.endswith("primary: 2 of 2 ready\n")
+
+
+def test_a_wait_in_a_pipe_says_now_and_then_how_far_it_is(
+    root: Path, stoker: Stoker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ui.cli.say.PIPE_S", 0.0)
+    with FakeSupervisor(root) as fake:
+        fake.inventories = [LOADING, LOADING, TWO_READY]
+        ran = stoker("scale", "primary", "2", "--wait")
+    assert ran == (
+        0,
+        "",
+        "Scale accepted\nprimary: 1 of 2 ready, primary/1 loading\nprimary: 2 of 2 ready\n",
+    )
 
 
 def test_a_wait_whose_supervisor_leaves_is_exit_code_3(root: Path, stoker: Stoker) -> None:

@@ -238,6 +238,8 @@ def test_completion_scripts(stoker: Stoker, shell: str, word: str) -> None:
         ("stoker s", ["serve", "stop", "status", "scale"]),
         ("stoker drain ", ["primary/0", "primary/1"]),
         ("stoker scale p", ["primary"]),
+        ("stoker bench p", ["primary"]),
+        ("stoker threads certify p", ["primary"]),
         ("stoker restart primary", ["primary", "primary/0", "primary/1"]),
         ("stoker status --name ", ["default"]),
         ("stoker status --w", ["--watch"]),
@@ -254,6 +256,20 @@ def test_a_shell_is_offered_verbs_options_and_names(root: Path, line: str, offer
         done = subprocess.run(command(), env=environ, capture_output=True, text=True, timeout=30)
     assert [entry.partition(",")[2] for entry in done.stdout.splitlines()] == offered
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_is_offered_the_names_of_replicas(root: Path, shell: str) -> None:
+    """In the way in which its own script asks: words and position, for fish the word under the cursor."""
+    environ = os.environ | {
+        "_STOKER_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": "stoker drain primary/",
+        "COMP_CWORD": "primary/" if shell == "fish" else "2",
+    }
+    with FakeSupervisor(root):
+        done = subprocess.run(command(), env=environ, capture_output=True, text=True, timeout=30)
+    assert done.stderr == ""
+    assert "primary/0" in done.stdout and "primary/1" in done.stdout and "serve" not in done.stdout
 
 
 def test_completion_without_a_supervisor_offers_no_names_and_says_nothing(root: Path) -> None:

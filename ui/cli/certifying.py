@@ -23,8 +23,8 @@ from supervisor.host.devices import list_devices
 from supervisor.host.launcher import encode_launch
 from supervisor.slots.base import ManagedMake
 from supervisor.slots.making import Machine, make
+from ui.cli import say
 from ui.cli.reach import Where, inventory_of
-from ui.cli.say import on_terminal
 
 MOST_COUNT = 16
 """Counts up to this are tried where only one thread is configured and there is nothing to compare."""
@@ -66,18 +66,22 @@ def run(asked: Wanted) -> Verdict:
     command = [sys.executable, "-P", "-m", "engine.threads.certificate"]
     pipe = subprocess.PIPE
     with (
-        Progress(*columns, console=Console(stderr=True), transient=True, disable=not on_terminal(sys.stderr)) as bar,
+        Progress(
+            *columns, console=Console(stderr=True), transient=True, disable=not say.on_terminal(sys.stderr)
+        ) as bar,
         subprocess.Popen(command, stdin=pipe, stdout=pipe, env=dict(asked.env)) as process,
     ):
         task = bar.add_task(f"loading {asked.spec.artifact}", total=None)
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(len(data).to_bytes(4, "big") + data)
         process.stdin.flush()
-        verdict = None
+        verdict, in_a_log = None, say.Progress()  # beside the bar: where nobody watches, a line now and then
         for line in process.stdout:
             said = _said.decode(line)
             if isinstance(said, Step):
                 bar.update(task, description=f"{said.rows} x {said.tokens} tokens", completed=said.done, total=said.of)
+                if bar.disable:
+                    in_a_log.show(f"{asked.deployment}: {said.done} of {said.of} shapes")
             else:
                 verdict = said
         process.stdin.close()
@@ -89,7 +93,7 @@ def run(asked: Wanted) -> Verdict:
 def _from(config: Config, name: str | None, source: str) -> Wanted:
     deployment = _deployment(config, name, source)
     if deployment.artifact is None:
-        raise CertifyFailed(f"{deployment.name} is attached: its threads are not Stoker's to set")
+        raise CertifyFailed(f"{deployment.name} is attached: its model is not Stoker's to load")
     machine = Machine("", cpu_budget().cores, list_devices().devices, os.environ)
     made = make(deployment, Placement(device="cpu"), machine)
     assert isinstance(made, ManagedMake)

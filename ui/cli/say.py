@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -20,6 +21,12 @@ _OBEYED = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 """What a terminal obeys instead of showing it: C0 but for the tab, C1, direction marks, lone surrogates."""
 _OBEYED_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """The same in JSON, which has C0 escaped already; all of these can only stand within a string of it."""
+
+
+BAR = 20
+"""Characters of a progress bar."""
+PIPE_S = 10.0
+"""Between two lines of progress where nobody watches but a log."""
 
 
 class CannotWrite(StokerError):
@@ -72,25 +79,42 @@ def takes_symbols(stream: TextIO) -> bool:
 
 
 class Progress:
-    """One line on standard error that says how far a wait is, where standard error is a terminal."""
+    """How far a wait is, on standard error: one line with a bar on a terminal, a plain line now and then in a pipe."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._seen = on_terminal(self._stream) and os.environ.get("TERM") != "dumb"
         self._last = ""
+        self._said_at = time.monotonic()
 
-    def show(self, text: str) -> None:
-        """Replace the line."""
-        line = printable(text)[: _columns(self._stream) - 1]
-        if self._seen and line != self._last:
+    def show(self, text: str, share: float | None = None) -> None:
+        """Replace the line. share: what is done, 0 to 1; None where that is not known."""
+        if not self._seen:
+            self._now_and_then(text)
+            return
+        line = printable(f"{self._bar(share)}{text}")[: _columns(self._stream) - 1]
+        if line != self._last:
             self._write(f"\r{line}\x1b[K")
             self._last = line
 
     def clear(self) -> None:
         """Take the line away."""
-        if self._last:
+        if self._seen and self._last:
             self._write("\r\x1b[K")
             self._last = ""
+
+    def _bar(self, share: float | None) -> str:
+        if share is None:
+            return ""
+        done, left = ("━", "─") if takes_symbols(self._stream) else ("#", "-")
+        filled = int(max(0.0, min(1.0, share)) * BAR)
+        return f"{done * filled}{left * (BAR - filled)} "
+
+    def _now_and_then(self, text: str) -> None:
+        now = time.monotonic()
+        if text != self._last and now - self._said_at >= PIPE_S:
+            self._write(f"{text}\n")
+            self._last, self._said_at = text, now
 
     def _write(self, text: str) -> None:
         self._stream.write(text)

@@ -40,7 +40,10 @@ class Done(NamedTuple):
 
 
 class Wait(NamedTuple):
+    """share: what is done, 0 to 1; None where that is not known."""
+
     words: str
+    share: float | None = None
 
 
 class Failed(NamedTuple):
@@ -66,7 +69,8 @@ def scaled(deployment: str, wanted: int) -> Judge:
         surplus = len(found.replicas) - wanted
         if found.ready_replicas == wanted and surplus == 0:
             return Done(f"{deployment}: {found.ready_replicas} of {wanted} ready")
-        return Wait(f"{deployment}: {found.ready_replicas} of {wanted} ready{_who_is_not(found)}")
+        share = min(found.ready_replicas, wanted) / max(wanted, len(found.replicas))
+        return Wait(f"{deployment}: {found.ready_replicas} of {wanted} ready{_who_is_not(found)}", share)
 
     return judge
 
@@ -79,7 +83,8 @@ def drained(replica: str, incarnation: int) -> Judge:
         if row is None or row.incarnation != incarnation or row.state in NO_PROCESS:
             return Done(f"{replica}#{incarnation} is gone")
         if row.state == "draining":
-            return Wait(f"{replica} draining, {drain_left(row)}")
+            ceiling_s = row.in_state_s + row.drain_left_s
+            return Wait(f"{replica} draining, {drain_left(row)}", row.in_state_s / ceiling_s if ceiling_s else None)
         return Wait(f"{replica} {row.state}")
 
     return judge
@@ -104,7 +109,7 @@ def restarted(before: Mapping[str, int]) -> Judge:
         if not left:
             return Done(f"{count(done, 'replica')} restarted")
         doing = next((row for row in left if row.state != "ready"), left[0])
-        return Wait(f"{done} of {len(before)} restarted, {doing.name} {doing.state}")
+        return Wait(f"{done} of {len(before)} restarted, {doing.name} {doing.state}", done / len(before))
 
     return judge
 
@@ -126,7 +131,7 @@ def wait_until(client: ControlClient, judge: Judge, timeout_s: float) -> str:
                 raise WaitFailed(
                     f"not done after {duration(timeout_s)}: {verdict.words}; it goes on, see `stoker status`"
                 )
-            line.show(verdict.words)
+            line.show(verdict.words, verdict.share)
             next(notices)
 
 

@@ -11,7 +11,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "serve": "Serve a model, or a config file, from N replicas.",
         "stop": "Drain everything and end the supervisor.",
         "reload": "Read the config file again and apply what changed.",
-        "export": "Print a systemd unit that serves a config file.",
+        "export": "Print a systemd unit, k8s manifests, or a Grafana dashboard.",
     },
     "Look": {
         "top": "Open the dashboard on a running supervisor.",
@@ -20,6 +20,8 @@ SECTIONS: dict[str, dict[str, str]] = {
         "events": "Show what happened.",
         "devices": "List what this machine computes with.",
         "threads": "Show what was learned about thread counts, or certify them.",
+        "bench": "Load a deployment and show what it can take.",
+        "golden": "Print a model's answers, for other hosts to be checked against.",
         "check": "Check a config file and show what it would run.",
     },
     "Change": {

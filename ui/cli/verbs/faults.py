@@ -39,7 +39,8 @@ def faults(where: Where, replica: str, pairs: tuple[str, ...]) -> None:
     other engines ignore it.
 
     Keys: hang, slow_ms, crash, leave, crash_on_request, refuse, fail, garbage, mute, hold_gil_ms, children,
-    say, say_times, and, looked at when the replica starts next, noise, wrong_card, exit_while_loading.
+    say, say_times, and, looked at when the replica starts next, noise, wrong_card,
+    wrong_limits, exit_while_loading.
     """
     wanted = parse(pairs)
     with where.connect() as client:

@@ -11,6 +11,7 @@ import msgspec
 from engine.messages import ThreadRange
 from supervisor.control.messages import Inventory, ReplicaStatus
 from ui.cli import tables
+from ui.cli.completing import deployments
 from ui.cli.exits import Exit
 from ui.cli.picture import warnings_of
 from ui.cli.reach import Where, inventory_of
@@ -43,7 +44,7 @@ STYLES = {"serving": "green", "learned": "green", "transition": "cyan", "explori
     ),
 )
 @click.argument("action", metavar="[certify]", required=False, type=click.Choice(["certify"]))
-@click.argument("deployment", required=False)
+@click.argument("deployment", required=False, shell_complete=deployments)
 @click.option(
     "-c",
     "--config",

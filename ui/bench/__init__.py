@@ -1,0 +1,1 @@
+"""The load generator behind `stoker bench` and the benchmarks: light, one event loop, no torch, no rich."""
