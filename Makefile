@@ -7,13 +7,17 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 MODELS := $(VENV)/.models
 
-.PHONY: run test lint bench demo-models pictures clean help
+.PHONY: run test test-llama-cpp lint bench bench-peers bench-minilm bench-limits demo-models pictures clean help
 
 help:
 	@echo "make run     serve two replicas of MiniLM, with the dashboard where there is a terminal"
 	@echo "make test    the whole test suite"
+	@echo "make test-llama-cpp  a real foreign server, built from source: a quarter of an hour the first time"
 	@echo "make lint    ruff, mypy --strict, import contracts"
 	@echo "make bench   no-op requests/s and latency through the whole path"
+	@echo "make bench-peers   the same beside Mosec, LitServe and Ray Serve (installs them into .bench/)"
+	@echo "make bench-minilm  embeddings of a real model beside Mosec, LitServe and a bare torch loop"
+	@echo "make bench-limits  overload, 64 replicas, 8 MB bodies, 1000 streams"
 	@echo "make pictures  the dashboard's pictures for README and docs, from a running fleet"
 
 $(STAMP): pyproject.toml
@@ -39,6 +43,19 @@ run: $(MODELS) stoker.yaml
 test: $(MODELS)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(ARGS)
 
+# llama-cpp-python's server as a child of Stoker. It is built for AVX2: tuned to the machine's own CPU it
+# dies of SIGILL where a virtual machine does not let it use all that it shows.
+LLAMA_CPP := .bench/llama-cpp
+
+$(LLAMA_CPP)/.installed:
+	test -x $(LLAMA_CPP)/bin/python || $(PYTHON) -m venv $(LLAMA_CPP)
+	CMAKE_ARGS="-DLLAVA_BUILD=OFF -DGGML_NATIVE=OFF" \
+		nice $(LLAMA_CPP)/bin/pip install --quiet "llama-cpp-python[server]==0.3.36"
+	@touch $@
+
+test-llama-cpp: $(MODELS) $(LLAMA_CPP)/.installed
+	LLAMA_CPP_PYTHON=$(LLAMA_CPP)/bin/python $(BIN)/python -m pytest tests/e2e/test_llama_cpp_server.py
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -47,6 +64,20 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.http_noop
+
+# Each keeps its table in benchmarks/RESULTS.md. SECONDS: of each measurement. A run with the peers installed: 5 minutes.
+bench-peers: ROUNDS ?= 3
+bench-peers: SECONDS ?= 5
+bench-peers: $(STAMP)
+	$(BIN)/python -m benchmarks.http_peers --rounds $(ROUNDS) --seconds $(SECONDS) $(ARGS)
+
+bench-minilm: ROUNDS ?= 3
+bench-minilm: $(MODELS)
+	$(BIN)/python -m benchmarks.minilm --rounds $(ROUNDS) $(ARGS)
+
+bench-limits: SECONDS ?= 5
+bench-limits: $(STAMP)
+	$(BIN)/python -m benchmarks.limits --seconds $(SECONDS) $(ARGS)
 
 pictures: $(MODELS)
 	$(BIN)/python -m benchmarks.pictures

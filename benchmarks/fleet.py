@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,3 +22,8 @@ def serving(config: str, replicas: int, environ: Mapping[str, str] | None = None
             yield running
         finally:
             running.close()
+
+
+def unwind_on_sigterm() -> None:
+    """End by an exception, so that every server that was started is ended, too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

