@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.messages import Card
+from engine.messages import Card, CountTime, ThreadDrift, ThreadRange, ThreadTable
 from supervisor.control.events import (
     AnyEvent,
     Commanded,
@@ -29,13 +29,26 @@ from supervisor.control.messages import (
     AnyCommand,
     DeploymentStatus,
     DeviceStatus,
+    EjectionStatus,
     Inventory,
     LogLine,
+    ReplicaDetails,
     ReplicaStatus,
+    StateChange,
     SupervisorStatus,
+    Totals,
 )
+from ui.dashboard.model import find_replica
 from ui.dashboard.rows import RowKey
-from ui.dashboard.source import EventsHappened, InventoryRead, LinesWritten, Mailbox, Sink, SupervisorLost
+from ui.dashboard.source import (
+    EventsHappened,
+    InventoryRead,
+    LinesWritten,
+    Mailbox,
+    ReplicaRead,
+    Sink,
+    SupervisorLost,
+)
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB
@@ -92,6 +105,8 @@ def replica(name: str, **changes: object) -> ReplicaStatus:
         "cancelled_rows": 12,
         "forwards": 60_213,
         "rows": 391_002,
+        "tokens": 10_947_000,
+        "busy_s": 4_990.0,
         "started_by": "fork",
         "ready_after_s": 0.031,
         "card": CARD,
@@ -163,11 +178,20 @@ def inventory(
     deployments: list[DeploymentStatus], devices: list[DeviceStatus] | None = None, **changes: object
 ) -> Inventory:
     """An inventory of these deployments; `changes` are the supervisor's."""
+    replicas = [replica for one in deployments for replica in one.replicas]
     return Inventory(
         deployments=deployments,
         supervisor=msgspec.structs.replace(SUPERVISOR, **changes),
         devices=devices if devices is not None else [CPU],
         warnings=[],
+        totals=Totals(
+            requests_per_s=sum(one.requests_per_s for one in deployments),
+            p50_ms=min((one.p50_ms for one in deployments if one.p50_ms is not None), default=None),
+            p99_ms=max((one.p99_ms for one in deployments if one.p99_ms is not None), default=None),
+            in_flight=sum(one.in_flight for one in replicas),
+            requests=sum(one.requests for one in deployments),
+            failures=sum(one.failures for one in deployments),
+        ),
     )
 
 
@@ -236,23 +260,40 @@ def many(count: int = 64, moment: int = 0) -> Inventory:
         )
         for index in range(count)
     ]
-    return inventory([deployment("primary", replicas)])
+    return inventory([deployment("primary", replicas)], uptime_s=8040.0 + moment * 0.5)
 
 
 def swayed(base: Inventory, moment: int) -> Inventory:
-    """The same fleet with other request rates, for a history that has a shape."""
+    """The same fleet in another second, with other numbers, for a history that has a shape."""
     factor = 0.75 + 0.25 * math.sin(moment / 3.1) * math.cos(moment / 7.7)
     deployments = []
     for one in base.deployments:
         replicas = [
             msgspec.structs.replace(
-                status, requests_per_s=status.requests_per_s * (factor + 0.1 * math.sin(moment + at))
+                status,
+                requests_per_s=status.requests_per_s * (factor + 0.1 * math.sin(moment + at)),
+                in_flight=round(status.in_flight * (factor + 0.3 * math.sin(moment / 2 + at))),
+                p50_ms=status.p50_ms and status.p50_ms * (factor + 0.2),
+                p99_ms=status.p99_ms and status.p99_ms * (factor + 0.3 * abs(math.sin(moment / 5 + at))),
+                forwards=status.forwards - (60 - moment) * 28,
+                rows=status.rows - (60 - moment) * 181,
+                tokens=status.tokens - (60 - moment) * 5_077,
+                busy_s=status.busy_s - (60 - moment) * 0.62,
             )
             for at, status in enumerate(one.replicas)
         ]
-        rate = sum(status.requests_per_s for status in replicas)
-        deployments.append(msgspec.structs.replace(one, replicas=replicas, requests_per_s=rate))
-    return msgspec.structs.replace(base, deployments=deployments)
+        deployments.append(
+            msgspec.structs.replace(
+                one,
+                replicas=replicas,
+                requests_per_s=sum(status.requests_per_s for status in replicas),
+                p50_ms=one.p50_ms and one.p50_ms * (factor + 0.2),
+                p99_ms=one.p99_ms and one.p99_ms * (factor + 0.3 * abs(math.sin(moment / 5))),
+            )
+        )
+    then = inventory(deployments, base.devices)
+    supervisor = msgspec.structs.replace(base.supervisor, uptime_s=base.supervisor.uptime_s - 60 + moment)
+    return msgspec.structs.replace(base, deployments=deployments, supervisor=supervisor, totals=then.totals)
 
 
 def story() -> list[AnyEvent]:
@@ -298,6 +339,67 @@ def log_lines(name: str = "primary/0", count: int = 40) -> list[LogLine]:
     ]
 
 
+def details_of(status: ReplicaStatus) -> ReplicaDetails:
+    """What a supervisor says of a replica that was asked for by name: its first incarnation crashed."""
+    changes = [
+        StateChange(time=EPOCH, incarnation=1, state="starting"),
+        StateChange(time=EPOCH + 0.03, incarnation=1, state="ready"),
+        StateChange(time=EPOCH + 412, incarnation=1, state="restarting", reason="SIGSEGV", exit="SIGSEGV"),
+        StateChange(time=EPOCH + 413, incarnation=2, state="starting"),
+        StateChange(time=EPOCH + 413.03, incarnation=2, state=status.state, reason=status.reason),
+    ]
+    out = status.ejected_s > 0
+    ejection = EjectionStatus(
+        timeouts=status.timeouts,
+        needed=3,
+        ejected_s=status.ejected_s,
+        by_hand=False,
+        next_s=60.0 if out else 30.0,
+        withheld=status.withheld,
+        ejections=int(out),
+        readmissions=0,
+    )
+    return ReplicaDetails(replica=status, history=changes, ejection=ejection if status.pid is not None else None)
+
+
+def thread_table(**changes: object) -> ThreadTable:
+    """What a replica of two threads has learned so far."""
+    ranges = [
+        ThreadRange(
+            label="< 32", state="serving", forwards=412, times=[CountTime(1, 12, 0.0041), CountTime(2, 12, 0.0068)],
+            learned=1, gain=0.4,
+        ),
+        ThreadRange(
+            label="< 128", state="learned", forwards=230, times=[CountTime(1, 9, 0.021), CountTime(2, 9, 0.0124)],
+            learned=2,
+        ),
+        ThreadRange(
+            label="< 512", state="exploring", forwards=17, times=[CountTime(1, 2, 0.088), CountTime(2, 2, 0.047)]
+        ),
+        ThreadRange(label="more", state="locked"),
+    ]  # fmt: skip
+    usual: dict[str, object] = {
+        "mode": 2, "configured": 2, "state": "exploring", "explored_s": 12.4, "checked_s": 0.8, "busy_s": 141.0,
+        "certified": True, "ranges": ranges,
+    }  # fmt: skip
+    return msgspec.convert(usual | changes, ThreadTable)
+
+
+def fleet_that_learns() -> Inventory:
+    """The fleet of twelve, of which two replicas of `primary` adapt their threads; one met a drift."""
+    base = fleet_of_twelve()
+    first, *others = base.deployments
+    drift = ThreadDrift(count=1, lengths=[17, 44, 44])
+    replicas = [
+        msgspec.structs.replace(first.replicas[0], thread_table=thread_table(), cores=[0, 1]),
+        msgspec.structs.replace(
+            first.replicas[1], thread_table=thread_table(state="retired", certified=False, drift=drift, ranges=[])
+        ),
+        *first.replicas[2:],
+    ]
+    return msgspec.structs.replace(base, deployments=[msgspec.structs.replace(first, replicas=replicas), *others])
+
+
 # ----------------------------------------------------------------------------------------------------- the twin
 
 
@@ -311,6 +413,7 @@ class FakeSource:
     answer: Callable[[AnyCommand], Answer] = lambda command: Accepted(text=f"{type(command).__name__} accepted")
     sent: list[AnyCommand] = dataclasses.field(default_factory=list)
     log: RowKey | None = None
+    replica: str | None = None
     stopped: bool = False
 
     def start(self, sink: Sink) -> None:
@@ -332,6 +435,12 @@ class FakeSource:
         self.log = of
         if of is not None:
             self.write(log_lines(of.replica or f"{of.deployment}/0"))
+
+    def follow_replica(self, name: str | None) -> None:
+        self.replica = name
+        status = find_replica(self.first, name or "")
+        if status is not None:
+            self.sink(ReplicaRead(details_of(status)))
 
     # -------------------------------------------------------------------------------------------- what tests say
 

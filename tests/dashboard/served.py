@@ -21,14 +21,17 @@ from supervisor.control.messages import (
     Answer,
     AnyCommand,
     GetLogs,
+    GetReplica,
     GetStatus,
     Inventory,
     Lines,
     LogLine,
+    Refused,
     Status,
 )
 from supervisor.control.server import ControlServer
-from tests.dashboard.fleet import fleet_of_twelve, log_lines, many, story, swayed
+from tests.dashboard.fleet import details_of, fleet_of_twelve, log_lines, many, story, swayed
+from ui.dashboard.model import find_replica
 
 
 @dataclasses.dataclass
@@ -46,8 +49,12 @@ class Served:
         match command:
             case GetStatus():
                 return Status(inventory=self.now())
+            case GetReplica():
+                status = find_replica(self.now(), command.replica)
+                return Refused(message=f"no {command.replica}") if status is None else details_of(status)
             case GetLogs():
                 wanted = [line for line in self.lines if command.replica in (None, line.replica)]
+                wanted = [line for line in wanted if command.deployment in (None, line.replica.rpartition("/")[0])]
                 return Lines(lines=wanted[-command.lines :])
             case _:
                 self.asked.append(command)

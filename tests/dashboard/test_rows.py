@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from supervisor.control.messages import DeviceStatus, Totals
 from tests.dashboard.fleet import deployment, fleet_of_twelve, inventory, many, replica, swayed
 from ui.dashboard.columns import BY_NAME, COLUMNS, NARROWEST_REASON, lay_out, natural, sparkline
 from ui.dashboard.model import History, Link, Model
@@ -142,12 +143,14 @@ def test_a_sparkline_has_the_highest_bar_at_the_top() -> None:
 
 
 def test_history_ends_with_its_replica_and_is_bounded() -> None:
-    history = History(samples=3)
+    history = History(kept_s=3)
     for moment in range(5):
         history.add(swayed(fleet_of_twelve(), moment))
     assert len(history.of("primary/0")) == 3 and len(history.rates("", 2)) == 2
     history.add(inventory([deployment("primary", [replica("primary/1")])]))
     assert not history.of("primary/0") and len(history.of("primary/1")) == 3
+    history.add(inventory([deployment("primary", [replica("primary/1")])]))
+    assert len({sample.second for sample in history.of("primary/1")}) == 3, "one sample a second"
 
 
 @given(st.integers(0, 260), st.booleans())
@@ -160,12 +163,25 @@ def test_the_header_is_exactly_as_wide_as_the_terminal(width: int, tall: bool) -
     assert all(cell_len(plain(line)) <= width or width < 70 for line in lines)
 
 
-def test_quantiles_of_several_deployments_are_bounds() -> None:
+def test_the_header_tells_the_totals_of_the_supervisor() -> None:
     model = Model()
-    model.take_inventory(fleet_of_twelve())
-    assert "≤30 s" in plain(masthead(model, Around(), 120, False)[2])
-    model.take_inventory(many(2))
-    assert "≤" not in plain(masthead(model, Around(), 120, False)[2])
+    totals = Totals(requests_per_s=812.0, p50_ms=4.0, p99_ms=77.0, in_flight=9, requests=10_000, failures=3)
+    model.take_inventory(msgspec.structs.replace(fleet_of_twelve(), totals=totals))
+    line = plain(masthead(model, Around(), 120, False)[2])
+    assert "812" in line and "4.0 ms" in line and "77 ms" in line and "9 in flight" in line and "3 failures" in line
+
+
+def test_simulated_cards_are_called_so() -> None:
+    cards = [
+        DeviceStatus(id=f"cuda:{index}", name="simulated cuda GPU", memory_total_bytes=None, memory_used_bytes=None,
+                     utilisation=None, simulated=True)
+        for index in range(2)
+    ]  # fmt: skip
+    model = Model()
+    model.take_inventory(inventory([], devices=cards))
+    assert "2 gpu" in plain(masthead(model, Around(), 120, False)[1])
+    assert "simulated" in plain(masthead(model, Around(), 120, False)[1])
+    assert len(masthead(model, Around(), 120, True)) == 3, "there is nothing to say of each"
 
 
 def test_a_lost_supervisor_is_said_with_since_when() -> None:

@@ -43,6 +43,7 @@ from ui.dashboard.source import (
     EventsHappened,
     InventoryRead,
     LinesWritten,
+    ReplicaRead,
     Source,
     SupervisorLost,
 )
@@ -120,6 +121,10 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
     def read_log(self, of: RowKey | None) -> None:
         self._source.follow_log(of)
 
+    def look_at(self, replica: str | None) -> None:
+        self._model.details = None
+        self._source.follow_replica(replica)
+
     def tell(self, text: str, tone: Tone) -> None:
         for screen in reversed(self._mounted_screens()):
             if isinstance(screen, ActingScreen):
@@ -132,6 +137,9 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
                 screen.show_model()
 
     def _mounted_screens(self) -> list[Screen[object]]:
+        """The screens that can be drawn: none any more once the app is taking its widgets down."""
+        if not self.is_running:
+            return []
         return [screen for screen in self.screen_stack if screen.is_mounted]
 
     # ------------------------------------------------------------------------------------------ what happened
@@ -142,6 +150,13 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
             self.tell("the supervisor is back", Tone.GOOD)
         self._model.take_inventory(message.inventory)
         self.redraw()
+
+    @on(ReplicaRead)
+    def _replica_read(self, message: ReplicaRead) -> None:
+        self._model.take_details(message.details)
+        for screen in self._mounted_screens():
+            if isinstance(screen, DetailsScreen):
+                screen.show_model()
 
     @on(EventsHappened)
     def _events_happened(self, message: EventsHappened) -> None:
@@ -323,7 +338,13 @@ def _signals_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _size_of_the_terminal_itself() -> Iterator[None]:
-    """A shell that exports COLUMNS and LINES would freeze the size: they are believed before the terminal."""
+    """A shell that exports COLUMNS and LINES would freeze the size: they are believed before the terminal.
+
+    In a browser's tab there is no terminal, and they are all there is.
+    """
+    if not os.isatty(1):
+        yield
+        return
     hidden = {name: os.environ.pop(name) for name in ("COLUMNS", "LINES") if name in os.environ}
     try:
         yield

@@ -48,6 +48,9 @@ class Desk(Protocol):
     def scale_to(self, deployment: str, replicas: int) -> None:
         """Ask for a number of replicas."""
 
+    def look_at(self, replica: str | None) -> None:
+        """Have everything about that replica come into the model; None: about nobody."""
+
     def tell(self, text: str, tone: Tone) -> None:
         """Say something at the bottom of the screen for a moment."""
 

@@ -22,6 +22,7 @@ class Place(enum.Enum):
     MAIN = "main screen"
     LOGS = "log pane"
     DETAILS = "details"
+    THREADS = "threads"
     APP = "anywhere"
 
 
@@ -48,6 +49,7 @@ class Group(enum.StrEnum):
     MOVE = "Move"
     REPLICA = "Act on a replica, or on all that are marked"
     DEPLOYMENT = "Act on a deployment"
+    CHARTS = "While charts are shown"
     LOGS = "In logs"
     SORT = "Sort; again for the other way round"
     LEAVE = "Leave"
@@ -77,6 +79,8 @@ class Action:
 
 _MAIN = frozenset({Place.MAIN})
 _SCREENS = frozenset({Place.MAIN, Place.DETAILS})
+_VIEWS = frozenset({Place.MAIN, Place.DETAILS, Place.THREADS})
+_DETAILS = frozenset({Place.DETAILS})
 _TABLE = frozenset({Place.TABLE})
 _LISTS = frozenset({Place.TABLE, Place.LOGS})
 _LOGS = frozenset({Place.LOGS})
@@ -94,7 +98,7 @@ ACTIONS: tuple[Action, ...] = (
            help="Leave: detach, or stop everything. Asks."),
     Action("details", ("enter",), "↵", "details", _SEE, _TABLE, needs=_ROW, rank=3,
            help="Everything about the row under the cursor."),
-    Action("logs", ("l",), "l", "logs", _SEE, _MAIN, needs=_ROW, rank=4,
+    Action("logs", ("l",), "l", "logs", _SEE, _SCREENS, needs=_ROW, rank=4,
            help="What the replica under the cursor writes; again to close."),
     Action("drain", ("d",), "d", "drain", _REPLICA, _SCREENS, acts=True, needs=_ONE, confirm=_MANY, rank=5,
            help="Out of rotation, finish what is in flight, then leave. It stays out until restarted."),
@@ -104,7 +108,7 @@ ACTIONS: tuple[Action, ...] = (
            help="Out of rotation for a while; readmit it if it is out."),
     Action("kill", ("K",), "K", "kill", _REPLICA, _SCREENS, acts=True, needs=_ONE, confirm=_ALWAYS, rank=10,
            help="SIGKILL now: what is in flight is lost. Asks."),
-    Action("mark", ("space",), "␣", "mark", _REPLICA, _TABLE, needs=_ROW, rank=13,
+    Action("mark", ("space",), "␣", "mark", _REPLICA, _TABLE, needs=_ROW, rank=15,
            help="Mark or unmark; on a deployment, all its replicas."),
     Action("more", ("plus",), "+", "more", _DEPLOYMENT, _MAIN, acts=True, needs=_ROW, rank=7,
            help="One more replica of this deployment."),
@@ -114,15 +118,21 @@ ACTIONS: tuple[Action, ...] = (
            help="Ask for a number of replicas."),
     Action("filter", ("slash",), "/", "filter", _SEE, _MAIN, rank=12,
            help="Show only what matches every word; Enter keeps it, Esc clears it."),
-    Action("events", ("e",), "e", "events", _SEE, _MAIN, rank=14,
+    Action("charts", ("c",), "c", "charts", _SEE, _MAIN, needs=_ROW, rank=4,
+           help="Requests/s, latency and in flight over time, of the row under the cursor; again to close."),
+    Action("states", ("h",), "h", "history", _SEE, _DETAILS, rank=13, in_palette=False,
+           help="In details: the states that the replica went through, why, and how its processes ended."),
+    Action("events", ("e",), "e", "events", _SEE, _SCREENS, rank=14,
            help="Show or hide the events."),
+    Action("threads", ("t",), "t", "threads", _SEE, _VIEWS, rank=14,
+           help="CPU threads: the budget, and what each replica learned about its own."),
     Action("pause", ("p",), "p", "pause", _SEE, _SCREENS, rank=15,
            help="Hold the picture still; the fleet goes on."),
     Action("palette", ("colon", "ctrl+p"), ":", "palette", _SEE, _SCREENS, rank=16, in_palette=False,
            help="Every action by name."),
     Action("theme", (), "", "theme", _SEE, _APP,
            help="Choose other colours."),
-    Action("back", ("escape",), "esc", "back", _MOVE, _SCREENS, in_palette=False,
+    Action("back", ("escape",), "esc", "back", _MOVE, _VIEWS, in_palette=False,
            help="Close what is open; clear filter and marks."),
     Action("cursor_down", ("down", "j"), "j", "down", _MOVE, _LISTS, in_palette=False,
            help="Next row."),
@@ -138,6 +148,12 @@ ACTIONS: tuple[Action, ...] = (
            help="One page up."),
     Action("next_pane", ("tab",), "tab", "other pane", _MOVE, _SCREENS, in_palette=False,
            help="From the table to the log and back."),
+    Action("split", ("b",), "b", "by replica", Group.CHARTS, _MAIN, rank=3, in_palette=False,
+           help="A line for each replica of the deployment, or one for the whole."),
+    Action("window", ("w",), "w", "window", Group.CHARTS, _MAIN, rank=3, in_palette=False,
+           help="How far back: 1, 2, 5 or 10 minutes."),
+    Action("enlarge", ("f",), "f", "full", Group.CHARTS, _MAIN, rank=3, in_palette=False,
+           help="The charts on the whole screen, and back."),
     Action("follow", ("s", "f5"), "s", "follow", Group.LOGS, _LOGS, rank=20, in_palette=False,
            help="Stay at the newest line; on again after scrolling up."),
     Action("wrap", ("w", "f6"), "w", "wrap", Group.LOGS, _LOGS, rank=21, in_palette=False,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from supervisor.control.events import AnyEvent
-from supervisor.control.messages import LogLine
+from supervisor.control.messages import LogLine, StateChange
 from ui.dashboard import words
 from ui.dashboard.paint import Line, Piece, Tone
-from ui.dashboard.states import event_glyph, event_tone
+from ui.dashboard.states import event_glyph, event_tone, replica_look
 
 LONGEST_LINE = 4096
 """Characters of a log line that are kept here; the log file has all of it."""
+STATE_CELLS, LASTED_CELLS = 15, 6
 
 _LEVELS = (
     (re.compile(r"\b(CRITICAL|FATAL|ERROR|Traceback|[A-Z]\w*Error|panic)\b"), Tone.BAD),
@@ -34,6 +36,27 @@ def event_line(event: AnyEvent) -> Line:
     else:
         pieces.append((sentence, body))
     return tuple(pieces)
+
+
+def history_lines(history: Sequence[StateChange]) -> list[Line]:
+    """A slot's moves: `14:02:11 #2 ● ready         2m10s`, why, and how a process ended. The last one still lasts."""
+    ends: list[float | None] = [change.time for change in history[1:]]
+    lines: list[Line] = []
+    for change, end in zip(history, [*ends, None], strict=False):
+        look = replica_look(change.state)
+        lasted = "" if end is None else words.duration(end - change.time)
+        ended = change.exit if change.exit and change.exit not in change.reason else ""
+        because = "; ".join(part for part in (change.reason, ended) if part)
+        lines.append(
+            (
+                (f" {words.clock(change.time)} ", Tone.DIM),
+                (f"#{change.incarnation} ", Tone.KEY),
+                (words.fit(f"{look.glyph} {words.literal(change.state)}", STATE_CELLS), look.tone),
+                (words.fit(lasted, LASTED_CELLS, right=True), Tone.DIM),
+                (f"  {words.literal(because)}", Tone.BAD if change.exit else Tone.TEXT),
+            )
+        )
+    return lines
 
 
 def log_line(line: LogLine, with_replica: bool) -> Line:

@@ -10,12 +10,14 @@ import dataclasses
 import enum
 from collections.abc import Iterable
 
+import msgspec
+
 from supervisor.control.events import AnyEvent
-from supervisor.control.messages import DeploymentStatus, Inventory, ReplicaStatus
+from supervisor.control.messages import DeploymentStatus, Inventory, ReplicaDetails, ReplicaStatus
 
 KEPT_EVENTS = 1000
-KEPT_SAMPLES = 600
-"""Samples a series keeps: five minutes at two a second."""
+KEPT_S = 600
+"""How far back a series goes: ten minutes, one sample a second."""
 
 
 class Link(enum.Enum):
@@ -26,61 +28,122 @@ class Link(enum.Enum):
     LOST = "disconnected, retrying"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Sample:
-    """One moment of a replica, a deployment or the whole (`""`)."""
+class Work(msgspec.Struct, frozen=True, gc=False):
+    """What an incarnation has computed so far: counters that only grow, and seconds in forwards."""
 
+    incarnation: int
+    forwards: int
+    rows: int
+    tokens: int
+    busy_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Batches:
+    """Forwards of a stretch of time: how many rows and tokens one had on average, and the share of time they took."""
+
+    over_s: float
+    forwards: int
+    rows: float
+    tokens: float
+    busy: float
+
+
+class Sample(msgspec.Struct, frozen=True, gc=False):
+    """One second of a replica, a deployment or the whole (`""`). second: the supervisor's uptime then.
+
+    There are tens of thousands of these, and nothing in them that the garbage collector would have to look at.
+    """
+
+    second: int
     requests_per_s: float
     in_flight: int
     p50_ms: float | None
     p99_ms: float | None
+    work: Work | None = None
 
 
 class History:
-    """Series by name, bounded; a series ends with its replica. Sparklines draw from it, and charts will."""
+    """Series by name, bounded; a series ends with its replica. Sparklines and charts draw from it.
 
-    def __init__(self, samples: int = KEPT_SAMPLES) -> None:
-        self._samples = samples
+    Time is the supervisor's own uptime, which comes with each inventory: a second in which none came is a gap, and a
+    supervisor that is younger than the last one's samples begins anew.
+    """
+
+    def __init__(self, kept_s: int = KEPT_S) -> None:
+        self._kept = kept_s
+        self._second = -1
         self._series: dict[str, collections.deque[Sample]] = {}
 
+    @property
+    def second(self) -> int:
+        """The newest second there is."""
+        return self._second
+
+    @property
+    def span_s(self) -> int:
+        """How far back the samples of the whole go."""
+        whole = self._series.get("")
+        return whole[-1].second - whole[0].second if whole else 0
+
     def add(self, inventory: Inventory) -> None:
-        """Take one sample of everything in an inventory."""
-        seen = {"": _total(inventory)}
-        for deployment in inventory.deployments:
-            seen[deployment.name] = _sample(deployment)
-            for replica in deployment.replicas:
-                seen[replica.name] = Sample(replica.requests_per_s, replica.in_flight, replica.p50_ms, replica.p99_ms)
+        """Take a sample of everything in an inventory: a later one of the same second takes its place."""
+        second = int(inventory.supervisor.uptime_s)
+        if second < self._second:
+            self._series.clear()
+        again, self._second = second == self._second, second
+        seen = _samples(inventory, second)
         for gone in self._series.keys() - seen.keys():
             del self._series[gone]
         for name, sample in seen.items():
-            self._series.setdefault(name, collections.deque(maxlen=self._samples)).append(sample)
+            series = self._series.setdefault(name, collections.deque(maxlen=self._kept))
+            if again and series:
+                series.pop()
+            series.append(sample)
+
+    def batches(self, name: str, over_s: int = 60) -> Batches | None:
+        """What a replica's forwards were like lately, within its incarnation; None where none ran."""
+        worked = [(sample.second, sample.work) for sample in self.of(name)[-over_s - 1 :] if sample.work is not None]
+        if not worked:
+            return None
+        newest, last = worked[-1]
+        oldest, first = next(pair for pair in worked if pair[1].incarnation == last.incarnation)
+        forwards = last.forwards - first.forwards
+        if forwards < 1 or newest <= oldest:
+            return None
+        return Batches(
+            over_s=newest - oldest,
+            forwards=forwards,
+            rows=(last.rows - first.rows) / forwards,
+            tokens=(last.tokens - first.tokens) / forwards,
+            busy=min((last.busy_s - first.busy_s) / (newest - oldest), 1.0),
+        )
 
     def of(self, name: str) -> list[Sample]:
         """The samples of a replica or deployment, or of the whole (`""`), oldest first."""
         return list(self._series.get(name, ()))
+
+    def newest(self, name: str) -> Sample | None:
+        """The last sample."""
+        series = self._series.get(name)
+        return series[-1] if series else None
 
     def rates(self, name: str, count: int) -> list[float]:
         """Its last `count` request rates, oldest first."""
         return [sample.requests_per_s for sample in self.of(name)[-count:]]
 
 
-def _sample(deployment: DeploymentStatus) -> Sample:
-    return Sample(
-        deployment.requests_per_s,
-        sum(replica.in_flight for replica in deployment.replicas),
-        deployment.p50_ms,
-        deployment.p99_ms,
-    )
-
-
-def _total(inventory: Inventory) -> Sample:
-    of_each = [_sample(deployment) for deployment in inventory.deployments]
-    return Sample(
-        sum(sample.requests_per_s for sample in of_each),
-        sum(sample.in_flight for sample in of_each),
-        max((sample.p50_ms for sample in of_each if sample.p50_ms is not None), default=None),
-        max((sample.p99_ms for sample in of_each if sample.p99_ms is not None), default=None),
-    )
+def _samples(inventory: Inventory, second: int) -> dict[str, Sample]:
+    """One of everything in an inventory, by name."""
+    totals = inventory.totals
+    seen = {"": Sample(second, totals.requests_per_s, totals.in_flight, totals.p50_ms, totals.p99_ms)}
+    for one in inventory.deployments:
+        in_flight = sum(replica.in_flight for replica in one.replicas)
+        seen[one.name] = Sample(second, one.requests_per_s, in_flight, one.p50_ms, one.p99_ms)
+        for each in one.replicas:
+            work = Work(each.incarnation, each.forwards, each.rows, each.tokens, each.busy_s)
+            seen[each.name] = Sample(second, each.requests_per_s, each.in_flight, each.p50_ms, each.p99_ms, work)
+    return seen
 
 
 class Model:
@@ -95,6 +158,8 @@ class Model:
         self.paused = False
         self.stopping = False
         self.history = History()
+        self.refreshes = 0
+        self.details: ReplicaDetails | None = None
         self._events: collections.deque[AnyEvent] = collections.deque(maxlen=KEPT_EVENTS)
 
     # ------------------------------------------------------------------------------------------------ changes
@@ -103,9 +168,15 @@ class Model:
         """A new inventory came."""
         self.link, self.why, self.lost_at = Link.LIVE, "", None
         self.newest = inventory
+        self.refreshes += 1
         self.history.add(inventory)
         if not self.paused:
             self.inventory = inventory
+
+    def take_details(self, details: ReplicaDetails) -> None:
+        """Everything about the replica that somebody looks at came."""
+        if not self.paused:
+            self.details = details
 
     def take_events(self, events: Iterable[AnyEvent]) -> None:
         """New events came."""
@@ -137,6 +208,10 @@ class Model:
     def events_of(self, replica: str) -> list[AnyEvent]:
         """The kept events of one replica's slot, oldest first."""
         return [event for event in self._events if getattr(event, "replica", None) == replica]
+
+    def details_of(self, replica: str) -> ReplicaDetails | None:
+        """What is known of a replica beyond its row; None where nobody looks at it."""
+        return self.details if self.details is not None and self.details.replica.name == replica else None
 
     def replica(self, name: str) -> ReplicaStatus | None:
         """A replica as it is shown now."""

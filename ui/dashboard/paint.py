@@ -38,6 +38,12 @@ class Tone(enum.StrEnum):
     BAD = "bad"
     MARK = "mark"
     MATCH = "match"
+    LINE_1 = "line-1"
+    LINE_2 = "line-2"
+    LINE_3 = "line-3"
+    LINE_4 = "line-4"
+    LINE_5 = "line-5"
+    LINE_6 = "line-6"
 
 
 Piece = tuple[str, Tone]
@@ -76,6 +82,12 @@ PAINTS: dict[Tone, Paint] = {
     Tone.BAD: Paint("error", bold=True),
     Tone.MARK: Paint("accent", bold=True),
     Tone.MATCH: Paint("background", bold=True),
+    Tone.LINE_1: Paint("primary"),
+    Tone.LINE_2: Paint("accent"),
+    Tone.LINE_3: Paint("success"),
+    Tone.LINE_4: Paint("error"),
+    Tone.LINE_5: Paint("foreground"),
+    Tone.LINE_6: Paint("secondary", 0.6),
 }
 MATCH_GROUND = Paint("warning")
 GROUNDS: dict[Ground, Paint] = {
@@ -196,7 +208,22 @@ _PAIRS = (
     ("▾▸→←↑↓↵✓", "v>><^v<+"),
     ("…·•≤≥×−‹›␣", ".-*<>x-<>_"),
 )
+_BRAILLE = 0x2800
+_BRAILLE_ROWS = (0x01 | 0x08, 0x02 | 0x10, 0x04 | 0x20, 0x40 | 0x80)
+
+
+def _dots_as_ascii(dots: int) -> str:
+    """A cell of a chart: a mark at the height of its dots, or a stroke where they reach over the most of it."""
+    rows = [index for index, bits in enumerate(_BRAILLE_ROWS) if dots & bits]
+    if not rows:
+        return " "
+    if len(rows) > 2:
+        return "|"
+    return ("'", "-", "-", ".")[round(sum(rows) / len(rows))] if len(rows) == 1 else ("'", ":", ".", ".")[rows[0]]
+
+
 _ASCII = {ord(fancy): simple for pair in _PAIRS for fancy, simple in zip(*pair, strict=True)}
+_ASCII |= {_BRAILLE + dots: _dots_as_ascii(dots) for dots in range(256)}
 
 
 class _Ascii(dict[int, str]):

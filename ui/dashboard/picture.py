@@ -16,11 +16,11 @@ from pathlib import Path
 from engine.errors import StokerError
 from supervisor.control.client import check_listening
 from ui.dashboard.app import Dashboard
-from ui.dashboard.source import ControlSource
+from ui.dashboard.source import POLL_S, ControlSource
 
 REFRESHES = 8
 WAIT_S = 30.0
-"""How long the refreshes may take at most, seconds."""
+"""How long the refreshes may take at most besides their own half second each, seconds."""
 LOOK_S = 0.02
 
 
@@ -44,8 +44,8 @@ async def take_picture(
         if theme is not None:
             app.theme = theme
         try:
-            async with asyncio.timeout(WAIT_S):
-                while len(app.model.history.of("")) < refreshes:
+            async with asyncio.timeout(WAIT_S + refreshes * POLL_S):
+                while app.model.refreshes < refreshes:
                     await pilot.pause(LOOK_S)
         except TimeoutError:
             raise NoPicture(f"the supervisor at {control_path} did not answer within {WAIT_S:g} s") from None

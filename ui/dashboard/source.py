@@ -27,12 +27,14 @@ from supervisor.control.messages import (
     FromSupervisor,
     GetEvents,
     GetLogs,
+    GetReplica,
     GetStatus,
     Inventory,
     Lines,
     LogLine,
     LogNotice,
     Missed,
+    ReplicaDetails,
     Status,
     Subscribe,
     Subscribed,
@@ -97,6 +99,17 @@ class InventoryRead(Message):
         return isinstance(message, InventoryRead)
 
 
+class ReplicaRead(Message):
+    """Everything about the replica that is followed, as it is now."""
+
+    def __init__(self, details: ReplicaDetails) -> None:
+        super().__init__()
+        self.details = details
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, ReplicaRead)
+
+
 class EventsHappened(Message):
     """Events wait in the mailbox; `afresh`: they are the story of another supervisor than before."""
 
@@ -141,6 +154,9 @@ class Source(Protocol):
     def follow_log(self, of: RowKey | None) -> None:
         """Post the log lines of a slot, or of a deployment's replicas, instead of those before; None: of nobody."""
 
+    def follow_replica(self, name: str | None) -> None:
+        """Post everything about that replica after each inventory, instead of another; None: of nobody."""
+
 
 # ----------------------------------------------------------------------------------------------- the real one
 
@@ -156,6 +172,7 @@ class ControlSource:
         self._client: AsyncControlClient | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._log: asyncio.Task[None] | None = None
+        self._replica: str | None = None
         self._events: Mailbox[AnyEvent] = Mailbox(PENDING_EVENTS)
         self._pid = 0
         self._last_event = 0
@@ -178,6 +195,20 @@ class ControlSource:
         if self._log is not None:
             self._log.cancel()
         self._log = None if of is None else self._keep(self._read_log(of))
+
+    def follow_replica(self, name: str | None) -> None:
+        self._replica = name
+        if name is not None and self._client is not None:
+            self._keep(self._look_closer(self._client))
+
+    async def _look_closer(self, client: AsyncControlClient) -> None:
+        """Ask for the replica that is followed. One that is gone, or a supervisor that is, is told by the status."""
+        if self._replica is None:
+            return
+        with contextlib.suppress(StokerError):
+            answer = await client.ask(GetReplica(replica=self._replica), STATUS_ANSWER_S)
+            if isinstance(answer, ReplicaDetails):
+                self._sink(ReplicaRead(answer))
 
     # --------------------------------------------------------------------------------------------- connection
 
@@ -222,6 +253,7 @@ class ControlSource:
             if inventory.supervisor.pid != self._pid:
                 raise NotRunning("another supervisor answers there now")
             self._sink(InventoryRead(inventory))
+            await self._look_closer(client)
 
     async def _listen(self, client: AsyncControlClient) -> None:
         while True:
@@ -258,12 +290,16 @@ class ControlSource:
         mailbox: Mailbox[LogLine] = Mailbox(PENDING_LINES)
         seam: LogLine | None = None
         replica = of.replica or None
+        whole = None if of.is_replica else of.deployment
         while True:
             with contextlib.suppress(StokerError):  # the status poll says that the supervisor is lost
                 async with _connected(self._path) as client:
                     pid = (await _status(client, self._path)).supervisor.pid
-                    await client.ask(Subscribe(events=False, logs=True, replica=replica), STATUS_ANSWER_S)
-                    past = await client.ask(GetLogs(replica=replica, lines=FIRST_LINES), STATUS_ANSWER_S)
+                    hear = Subscribe(events=False, logs=True, replica=replica, deployment=whole)
+                    await client.ask(hear, STATUS_ANSWER_S)
+                    past = await client.ask(
+                        GetLogs(replica=replica, deployment=whole, lines=FIRST_LINES), STATUS_ANSWER_S
+                    )
                     lines = past.lines if isinstance(past, Lines) else []
                     seam = self._post_lines(mailbox, of, _after(lines, seam), 0) or seam
                     while (await _status(client, self._path)).supervisor.pid == pid:
@@ -287,8 +323,6 @@ class ControlSource:
             seam = self._post_lines(mailbox, of, lines, skipped) or seam
 
     def _post_lines(self, mailbox: Mailbox[LogLine], of: RowKey, lines: list[LogLine], skipped: int) -> LogLine | None:
-        if not of.is_replica:
-            lines = [line for line in lines if line.replica.rpartition("/")[0] == of.deployment]
         if mailbox.put(lines, skipped):
             self._sink(LinesWritten(mailbox, of))
         return lines[-1] if lines else None

@@ -111,7 +111,7 @@ def _because(text: str | None) -> str:
 
 
 def _draining(replica: ReplicaStatus) -> str:
-    ceiling = replica.in_state_s + replica.drain_left_s
+    ceiling = replica.drain_ceiling_s or replica.in_state_s + replica.drain_left_s
     progress = f"{replica.in_flight} left, {replica.in_state_s:.0f} s of {ceiling:.0f}"
     return f"draining, {progress}{_because(replica.reason)}"
 
@@ -167,7 +167,7 @@ def goes_on_tone(replica: ReplicaStatus) -> Tone:
     state = shown_state(replica)
     if state != "ready":
         return replica_look(state).tone
-    busy = replica.forward_age_s >= LONG_FORWARD_S or replica.in_flight >= FULL_IN_FLIGHT
+    busy = replica.forward_age_s >= LONG_FORWARD_S or replica.in_flight >= FULL_IN_FLIGHT or replica.timeouts > 0
     return Tone.WARN if busy else Tone.DIM
 
 

@@ -146,6 +146,16 @@ def clock(wall: float) -> str:
     return datetime.datetime.fromtimestamp(wall).strftime("%H:%M:%S")
 
 
+def mean(value: float) -> str:
+    """An average with as many digits as say something: `1.4`, `181`."""
+    return f"{value:.1f}" if value < 99.95 else grouped(round(value))
+
+
+def times(count: int) -> str:
+    """`never`, `once`, `3 times`."""
+    return {0: "never", 1: "once"}.get(count, f"{count} times")
+
+
 def plural(count: int, word: str) -> str:
     """`1 replica`, `3 replicas`."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"

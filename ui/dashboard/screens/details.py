@@ -1,4 +1,8 @@
-"""Everything about one row: what goes on, its numbers, its card and limits, its last exit, its events and its log."""
+"""Everything about one row: what goes on, its numbers, its card and limits; its history, its events, its threads, its
+log.
+
+Where there is room, its log stands beside one of the other panes; a narrow terminal shows one at a time.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +17,23 @@ from supervisor.control.events import AnyEvent
 from ui.dashboard import keymap
 from ui.dashboard.desk import Desk
 from ui.dashboard.keymap import Place
-from ui.dashboard.lines import event_line, log_line, skipped_line
+from ui.dashboard.lines import event_line, history_lines, log_line, skipped_line
 from ui.dashboard.orders import Target, is_there
 from ui.dashboard.paint import Line, Tone, spread
 from ui.dashboard.rows import RowKey, key_of
 from ui.dashboard.screens.acting import ActingScreen
 from ui.dashboard.source import LinesWritten
+from ui.dashboard.threads import replica_thread_lines
 from ui.dashboard.widgets.bottom_line import BottomLine
-from ui.dashboard.widgets.facts import Facts, facts_about
-from ui.dashboard.widgets.line_view import LineView
+from ui.dashboard.widgets.facts import SIDE_BY_SIDE_FROM, Facts, card_lines, facts_about
+from ui.dashboard.widgets.line_view import LineView, Page
 from ui.dashboard.widgets.masthead import link_chip
 
-SIDE_BY_SIDE_FROM = 100
+LOWEST_PANE = 7
+"""Lines that the panes keep; facts that take more than what is left are shown without the card, which has a pane."""
+PANES = ("logs", "history", "events", "threads", "card")
+"""The panes in the order of Tab."""
+TITLES = {"logs": "log", "history": "history, newest last", "events": "events", "threads": "threads", "card": "card"}
 
 
 class DetailsScreen(ActingScreen, inherit_bindings=False):
@@ -36,17 +45,24 @@ class DetailsScreen(ActingScreen, inherit_bindings=False):
         super().__init__(desk)
         self._key = key
         self._full = False
+        self._beside = "history"
+        self._alone = "logs"
+        self._shown: dict[str, list[Line]] = {}
 
     def compose(self) -> ComposeResult:
         yield Facts(id="facts")
         with Horizontal(id="panes"):
-            yield LineView("events", hang=12, wraps=True, id="history")
+            yield LineView("history", hang=16, wraps=True, id="history")
+            yield LineView("events", hang=12, wraps=True, id="events")
+            yield Page("threads", id="threads")
+            yield Page("card", id="card")
             yield LineView("log", hang=10, id="logs")
         yield BottomLine(id="bottom")
 
     def on_mount(self) -> None:
-        self.query_one("#logs", LineView).focus()
+        self._pane("logs").focus()
         self.desk.read_log(self._key)
+        self.desk.look_at(self._key.replica or None)
         self.add_events(self.desk.model.events, 0)
         self.show_model()
         offered = keymap.footer((Place.DETAILS, Place.LOGS, Place.APP), self.desk.readonly)
@@ -56,6 +72,13 @@ class DetailsScreen(ActingScreen, inherit_bindings=False):
     def on_resize(self) -> None:
         self.show_model()
 
+    @property
+    def _is_wide(self) -> bool:
+        return self.size.width >= SIDE_BY_SIDE_FROM
+
+    def _pane(self, name: str) -> LineView:
+        return self.query_one(f"#{name}", LineView)
+
     # ------------------------------------------------------------------------------------------------ drawing
 
     def show_model(self) -> None:
@@ -64,33 +87,58 @@ class DetailsScreen(ActingScreen, inherit_bindings=False):
         replica = self.desk.model.replica(self._key.replica)
         if replica is not None:
             self._key = key_of(replica)
+            details = self.desk.model.details_of(replica.name)
+            self._fill("history", history_lines(details.history if details is not None else []))
+            self._fill("threads", replica_thread_lines(replica, self.desk.model.inventory))
+            self._fill("card", card_lines(replica, self.size.width))
         facts = self.query_one(Facts)
         facts.styles.height = facts.show(self._facts())
         facts.display = not self._full
-        wide = self.size.width >= SIDE_BY_SIDE_FROM
-        self.query_one("#history").display = self._key.is_replica and wide and not self._full
+        self._arrange()
+
+    def _fill(self, pane: str, lines: list[Line]) -> None:
+        """Show other lines in a pane, if they are others."""
+        if self._shown.get(pane) != lines:
+            self._shown[pane] = lines
+            self._pane(pane).show(lines)
+
+    def _arrange(self) -> None:
+        """Which panes are seen: the log beside another one, or one of them."""
+        if self._full:
+            seen = {self.focused.id if isinstance(self.focused, LineView) else "logs"}
+        elif not self._key.is_replica:
+            seen = {"logs"}
+        elif self._is_wide:
+            seen = {"logs", self._beside}
+        else:
+            seen = {self._alone}
+        for name, after in zip(PANES, (*PANES[1:], PANES[0]), strict=True):
+            pane = self._pane(name)
+            pane.display = name in seen
+            alone = self._key.is_replica and not self._is_wide and not self._full
+            pane.set_title(f"{TITLES[name]} · tab: {after}" if alone else TITLES[name])
 
     def _facts(self) -> list[Line]:
         """The facts, under a first line that says at its right how the connection stands."""
         model, width = self.desk.model, self.size.width
-        first, *rest = facts_about(self._key, model.inventory, width)
+        first, *rest = facts_about(self._key, model, width, self.size.height - LOWEST_PANE)
         return [spread(first, (*link_chip(model, self.desk.lost_for_s()), (" ", Tone.TEXT)), width), *rest]
 
     def forget_events(self) -> None:
         """Another supervisor's story begins."""
-        self.query_one("#history", LineView).empty()
+        self._pane("events").empty()
 
     def add_events(self, events: list[AnyEvent], missed: int) -> None:
         """New events, of which those of this replica are shown."""
         own = [event_line(event) for event in events if getattr(event, "replica", None) == self._key.replica]
-        self.query_one("#history", LineView).append(own)
+        self._pane("events").append(own)
 
     def add_lines(self, message: LinesWritten) -> None:
         lines, skipped = message.mailbox.take()
         if message.of.slot != self._key.slot:
             return
         drawn = [log_line(line, not message.of.is_replica) for line in lines]
-        self.query_one("#logs", LineView).append([skipped_line(skipped), *drawn] if skipped else drawn)
+        self._pane("logs").append([skipped_line(skipped), *drawn] if skipped else drawn)
 
     # ------------------------------------------------------------------------------------------------- target
 
@@ -107,26 +155,57 @@ class DetailsScreen(ActingScreen, inherit_bindings=False):
         elif Place.APP in action.places:
             await self.app.run_action(name)
         elif Place.LOGS in action.places:
-            await self.query_one("#logs", LineView).run_action(name)
+            await self._pane("logs").run_action(name)
+        else:
+            self.tell(f"{action.label}: on the main screen; Esc leads there", Tone.WARN)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         known = keymap.BY_NAME.get(action)
         return known is None or not (known.acts and self.desk.readonly)
+
+    # -------------------------------------------------------------------------------------------------- panes
 
     @on(LineView.FullAsked)
     def _full_asked(self) -> None:
         self._full = not self._full
         self.show_model()
 
+    def _open(self, pane: str) -> None:
+        """See a pane, and give it the keys."""
+        if not self._key.is_replica and pane != "logs":
+            return
+        self._full = False
+        self._alone = pane
+        if pane != "logs":
+            self._beside = pane
+        self.show_model()
+        self._pane(pane).focus()
+
+    def action_logs(self) -> None:
+        self._open("logs")
+
+    def action_states(self) -> None:
+        self._open("history")
+
+    def action_events(self) -> None:
+        self._open("events")
+
+    def action_threads(self) -> None:
+        self._open("threads")
+
     def action_next_pane(self) -> None:
-        history, logs = self.query_one("#history", LineView), self.query_one("#logs", LineView)
-        (history if self.focused is logs and history.display else logs).focus()
+        at = PANES.index(self.focused.id) if isinstance(self.focused, LineView) and self.focused.id else 0
+        if not self._is_wide:
+            self._open(PANES[(at + 1) % len(PANES)])
+        else:
+            self._pane(self._beside if at == 0 and self._key.is_replica else "logs").focus()
 
     def action_back(self) -> None:
-        logs = self.query_one("#logs", LineView)
+        logs = self._pane("logs")
         if self._full:
             self._full_asked()
         elif logs.needle:
             logs.find("")
         else:
+            self.desk.look_at(None)
             self.dismiss(None)

@@ -12,9 +12,10 @@ from textual.widgets import Input
 
 from supervisor.control.events import AnyEvent
 from ui.dashboard import keymap, words
+from ui.dashboard.charts import View, charts_about
 from ui.dashboard.columns import Layout, lay_out
 from ui.dashboard.desk import Desk
-from ui.dashboard.keymap import Needs, Place
+from ui.dashboard.keymap import Group, Needs, Place
 from ui.dashboard.lines import event_line, log_line, missed_line, skipped_line
 from ui.dashboard.model import Link
 from ui.dashboard.orders import Target
@@ -23,6 +24,7 @@ from ui.dashboard.rows import Order, RowKey, build_rows
 from ui.dashboard.screens.acting import ActingScreen
 from ui.dashboard.screens.details import DetailsScreen
 from ui.dashboard.screens.scale import ScaleScreen
+from ui.dashboard.screens.threads import ThreadsScreen
 from ui.dashboard.source import LinesWritten
 from ui.dashboard.widgets.bottom_line import BottomLine
 from ui.dashboard.widgets.facts import Facts, facts_about
@@ -36,6 +38,8 @@ JUMP_S = 0.6
 SIDE_BY_SIDE_FROM = 140
 TALL_FROM = 30
 INSPECTOR_FROM_WIDTH, INSPECTOR_FROM_HEIGHT = 160, 45
+CHARTS_AND_PANES_FROM = 45
+"""Terminal height from which charts and panes are shown together."""
 LOWEST_PANE = 4
 ROW_STEP = 4
 """The table's height goes in steps of so many rows, so that a replica more does not move everything below it."""
@@ -53,12 +57,15 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         self._searched: LineView | None = None
         self._log_of: RowKey | None = None
         self._shows_events = True
-        self._full: LineView | None = None
+        self._view: View | None = None
+        self._last_view = View()
+        self._full: LineView | Facts | None = None
         self._head = 3
 
     def compose(self) -> ComposeResult:
         yield Masthead(id="masthead")
         yield FleetTable(self.desk.now, id="fleet")
+        yield Facts(id="charts")
         with Horizontal(id="panes"):
             yield LineView("events", hang=12, wraps=True, id="events")
             yield LineView("logs", hang=10, id="logs")
@@ -86,6 +93,10 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         return self.query_one("#logs", LineView)
 
     @property
+    def _charts(self) -> Facts:
+        return self.query_one("#charts", Facts)
+
+    @property
     def _needle_field(self) -> Input:
         return self.query_one("#needle", Input)
 
@@ -102,6 +113,7 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         self._show_keys()
         self._share_height()
         self._inspect()
+        self._draw_charts()
 
     def _layout_of_columns(self) -> Layout:
         table = self.table
@@ -118,6 +130,8 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         in_lines = isinstance(self.focused, LineView)
         places = (Place.LOGS, Place.APP) if in_lines else (Place.TABLE, Place.MAIN, Place.APP)
         offered = keymap.footer(places, self.desk.readonly)
+        if self._view is None:
+            offered = [action for action in offered if action.group is not Group.CHARTS]
         cursor = self.table.cursor
         on_replica = (cursor is not None and cursor.is_replica) or bool(self.table.marks)
         idle = {action.name for action in offered if action.needs is Needs.REPLICA and not on_replica}
@@ -125,23 +139,34 @@ class MainScreen(ActingScreen, inherit_bindings=False):
 
     def _share_height(self) -> None:
         """Give the table what its rows need, in steps, and the panes the rest."""
-        panes = self.query_one("#panes")
+        panes, charts = self.query_one("#panes"), self._charts
         table = self.table
-        panes.display = self._shows_events or self._log_of is not None
+        together = self._view is None or (self.size.height >= CHARTS_AND_PANES_FROM and self._full is None)
+        panes.display = together and (self._shows_events or self._log_of is not None)
+        charts.display = self._view is not None and self._full in (None, charts)
         side_by_side = self.size.width >= SIDE_BY_SIDE_FROM
         alone = self._full
         self._logs.display = self._log_of is not None and alone in (None, self._logs)
         events_fit = self._shows_events and (side_by_side or self._log_of is None)
         self._events.display = events_fit if alone is None else alone is self._events
         self.query_one(Masthead).display = table.display = alone is None
+        panes.display = panes.display or isinstance(alone, LineView)
+        panes.styles.height = charts.styles.height = "1fr"
         if alone is not None:
-            panes.styles.height = "1fr"
             return
         room = max(self.size.height - self._head - 1, 0)
-        share = room // 2 if self._log_of is not None else min(LOWEST_PANE, room // 3)
+        if charts.display:
+            share = room * 2 // 3 if panes.display else room // 2
+        else:
+            share = room // 2 if self._log_of is not None else min(LOWEST_PANE, room // 3)
         wanted = -(-(len(table.rows) + 1) // ROW_STEP) * ROW_STEP
-        table.styles.height = min(wanted, room - share) if panes.display else "1fr"
-        panes.styles.height = "1fr"
+        table.styles.height = min(wanted, room - share) if panes.display or charts.display else "1fr"
+
+    def _draw_charts(self) -> None:
+        """Charts of the row under the cursor, in the size that the pane has."""
+        if self._view is not None and self._charts.display:
+            size = self._charts.size
+            self._charts.show(charts_about(self.table.cursor, self.desk.model, self._view, size.width, size.height))
 
     def on_resize(self, event: events.Resize) -> None:
         self.show_model()
@@ -155,17 +180,18 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         self._show_keys()
         self._show_head()
         self._inspect()
+        self._draw_charts()
 
     def _inspect(self) -> None:
         """Where there is room, the facts of the row under the cursor beside the events."""
-        inspector = self.query_one(Facts)
+        inspector = self.query_one("#inspector", Facts)
         big = self.size.width >= INSPECTOR_FROM_WIDTH and self.size.height >= INSPECTOR_FROM_HEIGHT
         key = self.table.cursor
         inspector.display = big and self._log_of is None and self._full is None and key is not None
         if inspector.display and key is not None:
             width = self.size.width // (2 if self._shows_events else 1)
             title = rule(words.literal(key.replica or key.deployment), width)
-            inspector.show([title, *facts_about(key, self.desk.model.inventory, width)])
+            inspector.show([title, *facts_about(key, self.desk.model, width, self.size.height)])
 
     # ------------------------------------------------------------------------------------------------- news
 
@@ -212,6 +238,8 @@ class MainScreen(ActingScreen, inherit_bindings=False):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys that act are not there in a read-only dashboard, nor while the cursor of the table is not in use."""
         known = keymap.BY_NAME.get(action)
+        if known is not None and known.group is Group.CHARTS:
+            return self._view is not None
         if known is None or not known.acts:
             return True
         return not self.desk.readonly and not isinstance(self.focused, LineView)
@@ -252,7 +280,13 @@ class MainScreen(ActingScreen, inherit_bindings=False):
     def _opened(self, message: FleetTable.Opened) -> None:
         self.app.push_screen(DetailsScreen(self.desk, message.key), self._details_closed)
 
+    def action_threads(self) -> None:
+        self.app.push_screen(ThreadsScreen(self.desk))
+
     def action_events(self) -> None:
+        if self._view is not None and not self.query_one("#panes").display:
+            self._close_charts()
+            self._shows_events = False
         self._shows_events = not self._shows_events
         if not self._shows_events and self.focused is self._events:
             self.table.focus()
@@ -268,6 +302,8 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         self.query_one(BottomLine).hush()
         if self._full is not None:
             self._set_full(None)
+        elif self._view is not None and not isinstance(self.focused, LineView):
+            self._close_charts()
         elif isinstance(self.focused, LineView) and self.focused.needle:
             self.focused.find("")
         elif self._log_of is not None:
@@ -278,6 +314,49 @@ class MainScreen(ActingScreen, inherit_bindings=False):
             self.table.set_marks(())
         if self._full is None:
             self.table.focus()
+
+    # ------------------------------------------------------------------------------------------------ charts
+
+    def action_charts(self) -> None:
+        """Open the charts of what is under the cursor, or close them."""
+        if self._view is not None:
+            self._close_charts()
+            return
+        self._view = self._last_view
+        if self.size.height < CHARTS_AND_PANES_FROM:
+            self._full = None
+            self.table.focus()
+        self._show_charts()
+
+    def _close_charts(self) -> None:
+        if self._view is not None:
+            self._last_view = self._view
+        self._view = None
+        self._full = None
+        self._show_charts()
+
+    def _show_charts(self) -> None:
+        self._show_keys()
+        self._share_height()
+        self._inspect()
+        self.call_after_refresh(self._draw_charts)
+
+    def _look(self, view: View) -> None:
+        self._view = view
+        self._draw_charts()
+
+    def action_split(self) -> None:
+        if self._view is not None:
+            self._look(self._view.turned())
+
+    def action_window(self) -> None:
+        if self._view is not None:
+            self._look(self._view.wider(self.desk.model.history))
+
+    def action_enlarge(self) -> None:
+        if self._view is not None:
+            self._full = None if self._full is not None else self._charts
+            self._show_charts()
 
     # ------------------------------------------------------------------------------------------------- logs
 
@@ -292,6 +371,8 @@ class MainScreen(ActingScreen, inherit_bindings=False):
             self._open_log(key)
 
     def _open_log(self, key: RowKey) -> None:
+        if self.size.height < CHARTS_AND_PANES_FROM:
+            self._close_charts()
         self._log_of = key
         self._logs.empty()
         self._logs.find("")
@@ -319,8 +400,7 @@ class MainScreen(ActingScreen, inherit_bindings=False):
 
     def _set_full(self, view: LineView | None) -> None:
         self._full = view
-        self._share_height()
-        self._inspect()
+        self._show_charts()
 
     # ----------------------------------------------------------------------------------------- filter, search
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from textual.strip import Strip
 
-from supervisor.control.messages import DeploymentStatus, Inventory, ReplicaStatus
+from supervisor.control.messages import WITHHELD, DeploymentStatus, EjectionStatus, ReplicaStatus
 from ui.dashboard import words
-from ui.dashboard.model import find_deployment, find_replica
+from ui.dashboard.model import Batches, Model
 from ui.dashboard.paint import Line, Painter, Piece, Tone
 from ui.dashboard.rows import RowKey, key_of
 from ui.dashboard.states import (
@@ -18,7 +18,8 @@ from ui.dashboard.states import (
     shown_state,
 )
 
-THREE_COLUMNS_FROM = 100
+SIDE_BY_SIDE_FROM = 100
+"""Terminal width from which three columns of facts, and two panes, stand side by side."""
 LAST_WORDS = 5
 """Lines of the incarnation before that are shown."""
 
@@ -43,30 +44,81 @@ class Facts(Painter):
         return self.paint(self._lines[y] if y < len(self._lines) else (), self.size.width)
 
 
-def facts_about(key: RowKey, inventory: Inventory | None, width: int) -> list[Line]:
-    """The lines about a slot or a deployment, in as many columns as the width allows."""
-    if key.is_replica:
-        replica = find_replica(inventory, key.replica)
-        return _gone(key) if replica is None else replica_lines(replica, width)
-    deployment = find_deployment(inventory, key.deployment)
-    return _gone(key) if deployment is None else deployment_lines(deployment, width)
+def facts_about(key: RowKey, model: Model, width: int, height: int) -> list[Line]:
+    """The lines about a slot or a deployment, in as many columns as the width allows.
+
+    Where that takes more than `height` lines, those of a replica come without its card.
+    """
+    if not key.is_replica:
+        deployment = model.deployment(key.deployment)
+        return _gone(key) if deployment is None else deployment_lines(deployment, width)
+    replica = model.replica(key.replica)
+    if replica is None:
+        return _gone(key)
+    details = model.details_of(replica.name)
+    told = [
+        *_batches(model.history.batches(replica.name)),
+        *_ejection(details.ejection if details is not None else None, width),
+        *_ending(replica, width),
+    ]
+    columns = [_process(replica), _traffic(replica)]
+    whole = [*_head(replica, width), *_columns([*columns, _card(replica)], width), *told]
+    return whole if len(whole) <= height else [*_head(replica, width), *_columns(columns, width), *told]
 
 
 def _gone(key: RowKey) -> list[Line]:
     return [((f" {words.literal(str(key))}  ", Tone.KEY), ("○ gone: it was removed", Tone.DIM))]
 
 
-def replica_lines(replica: ReplicaStatus, width: int) -> list[Line]:
-    """The facts of a replica."""
+def card_lines(replica: ReplicaStatus, width: int) -> list[Line]:
+    """What the replica says of itself, for a pane of its own."""
+    return _columns(_halves(_card(replica)), width)
+
+
+def _head(replica: ReplicaStatus, width: int) -> list[Line]:
     state = shown_state(replica)
     look = replica_look(state)
     phrase = goes_on(replica)
     return [
         _title(str(key_of(replica)), f"{look.glyph} {state}", look.tone),
         _phrase("" if phrase == state else phrase, goes_on_tone(replica), width),
-        *_columns([_process(replica), _traffic(replica), _card(replica)], width),
-        *_ending(replica, width),
     ]
+
+
+def _batches(batches: Batches | None) -> list[Line]:
+    """What its forwards were like lately."""
+    if batches is None:
+        return []
+    rows, tokens = words.mean(batches.rows), words.mean(batches.tokens)
+    pieces: list[Piece] = [(" batches    ", Tone.DIM), (f"{rows} rows", Tone.STRONG)]
+    if batches.tokens:
+        pieces.append((f", {tokens} tokens", Tone.STRONG))
+    pieces.append((f" a forward · {words.grouped(batches.forwards)} forwards in ", Tone.TEXT))
+    pieces.append((f"{words.duration(batches.over_s)} · busy {batches.busy:.0%}", Tone.TEXT))
+    return [tuple(pieces)]
+
+
+def _ejection(ejection: EjectionStatus | None, width: int) -> list[Line]:
+    """How it stands with `outlier_detection`."""
+    if ejection is None:
+        return []
+    parts: list[str] = []
+    if ejection.ejected_s > 0:
+        by = " by hand" if ejection.by_hand else ""
+        parts.append(f"out{by}, back in {words.duration(ejection.ejected_s)}")
+    elif not ejection.needed:
+        parts.append("off: consecutive_timeouts is 0")
+    else:
+        parts.append(f"{ejection.timeouts} of {words.plural(ejection.needed, 'timeout')} in a row")
+    if ejection.withheld:
+        parts.append(f"withheld: {WITHHELD.get(ejection.withheld, ejection.withheld)}")
+    if ejection.needed:
+        parts.append(f"the next lasts {words.duration(ejection.next_s)}")
+    parts.append(f"ejected {words.times(ejection.ejections)}, back {words.times(ejection.readmissions)}")
+    out = ejection.ejected_s > 0
+    tone = Tone.OUT if out else (Tone.WARN if ejection.timeouts else Tone.DIM)
+    label = " ejection   "
+    return [((label, Tone.DIM), (words.clip(words.literal(" · ".join(parts)), width - len(label) - 1), tone))]
 
 
 def deployment_lines(deployment: DeploymentStatus, width: int) -> list[Line]:
@@ -180,7 +232,7 @@ def _told(facts: list[Fact]) -> list[Fact]:
 
 def _columns(columns: list[list[Fact]], width: int) -> list[Line]:
     """Facts side by side; where three columns are too many, the last one goes below the others."""
-    if width < THREE_COLUMNS_FROM and len(columns) > 2:
+    if width < SIDE_BY_SIDE_FROM and len(columns) > 2:
         return [*_columns(columns[:2], width), (), *_columns(_halves(columns[2]), width)]
     narrow = (width - 1) * 3 // 10 if len(columns) > 2 else (width - 1) // len(columns)
     each = [narrow] * (len(columns) - 1) + [width - 1 - narrow * (len(columns) - 1)]
@@ -205,7 +257,7 @@ def _ending(replica: ReplicaStatus, width: int) -> list[Line]:
     """How the incarnation before this one ended, and its last words."""
     if not replica.last_exit:
         return []
-    last: list[Line] = [(), ((" last exit  ", Tone.DIM), (words.literal(replica.last_exit), Tone.BAD))]
+    last: list[Line] = [((" last exit  ", Tone.DIM), (words.literal(replica.last_exit), Tone.BAD))]
     for text in replica.last_lines[-LAST_WORDS:]:
         last.append((("            ", Tone.DIM), (words.clip(words.literal(text), max(width - 13, 1)), Tone.TEXT)))
     return last

@@ -77,8 +77,9 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
 
     def set_title(self, title: str) -> None:
         """Write another title."""
-        self._title = title
-        self._refresh_title()
+        if title != self._title:
+            self._title = title
+            self._refresh_title()
 
     def empty(self) -> None:
         """Begin anew."""
@@ -87,6 +88,17 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         self._drawn.clear()
         self._widest = 0
         self._settle()
+
+    def show(self, lines: Iterable[Line]) -> None:
+        """These lines in place of those before; what is being read stays where it is."""
+        at = self.scroll_y
+        self._lines.clear()
+        self._heights.clear()
+        self._drawn.clear()
+        self._widest = 0
+        self.append(lines)
+        if not self.follows:
+            self.scroll_to(y=min(at, self.max_scroll_y), animate=False, force=True)
 
     def append(self, lines: Iterable[Line]) -> None:
         """Add lines at the end; the oldest go where there are too many."""
@@ -264,6 +276,10 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
 
 class Page(LineView, inherit_bindings=True):
     """Lines that are read from the top and do not grow."""
+
+    def __init__(self, title: str, *, id: str | None = None) -> None:
+        super().__init__(title, id=id)
+        self.follows = False
 
     def flags(self) -> list[str]:
         return []

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from textual.strip import Strip
 
-from supervisor.control.messages import DeviceStatus, Inventory
+from supervisor.control.messages import DeviceStatus, Inventory, Totals
 from ui.dashboard import words
 from ui.dashboard.columns import sparkline
 from ui.dashboard.model import Link, Model
@@ -73,8 +73,9 @@ def masthead(model: Model, around: Around, width: int, tall: bool) -> list[Line]
     if cards:
         meters.append(_cards(cards, block))
     lines.append(_in_blocks([meter.line(block) for meter in meters], block))
-    lines.append(_in_blocks([_rate(model, block), _latency(inventory), _totals(inventory)], block))
-    if tall and width >= CARDS_FROM_WIDTH and len(cards) > 1:
+    lines.append(_in_blocks([_rate(model, block), _latency(inventory.totals), _totals(inventory.totals)], block))
+    measured = any(not card.simulated for card in cards)
+    if tall and measured and width >= CARDS_FROM_WIDTH and len(cards) > 1:
         each = [_card(card, block).line(block) for card in cards]
         lines += [_in_blocks(each[at : at + columns], block) for at in range(0, len(each), columns)]
     return [*lines, *_warnings(inventory.warnings, width)]
@@ -194,6 +195,8 @@ def _cards(cards: Sequence[DeviceStatus], block: int) -> _Meter:
     """All accelerators together."""
     if len(cards) == 1:
         return _card(cards[0], block)
+    if all(card.simulated for card in cards):
+        return _simulated(f"{len(cards)} gpu")
     known = [card.utilisation for card in cards if card.utilisation is not None]
     return _accelerator(
         f"{len(cards)} gpu",
@@ -207,7 +210,14 @@ def _cards(cards: Sequence[DeviceStatus], block: int) -> _Meter:
 def _card(card: DeviceStatus, block: int) -> _Meter:
     name = words.literal(card.id).replace("cuda:", "gpu ").replace("rocm:", "gpu ")
     label = words.clip(name, LABEL)
+    if card.simulated:
+        return _simulated(label)
     return _accelerator(label, card.utilisation, card.memory_used_bytes or 0, card.memory_total_bytes or 0, block)
+
+
+def _simulated(label: str) -> _Meter:
+    """Stand-ins have nothing to measure: their engines compute on the CPU."""
+    return _Meter(label, 0.0, Tone.DIM, ((" simulated", Tone.DIM),))
 
 
 def _accelerator(label: str, busy: float | None, used: int, total: int, block: int) -> _Meter:
@@ -229,34 +239,28 @@ def _label(text: str) -> Piece:
 
 
 def _rate(model: Model, block: int) -> Line:
-    inventory = model.inventory
-    total = sum(deployment.requests_per_s for deployment in inventory.deployments) if inventory is not None else 0.0
+    total = model.inventory.totals.requests_per_s if model.inventory is not None else 0.0
     number: Line = (_label("req/s"), (words.rate(total).ljust(6), Tone.STRONG))
     room = block - width_of(number) - 3
     return (*number, (sparkline(model.history.rates("", max(room, 1)), room), Tone.TREND))
 
 
-def _latency(inventory: Inventory) -> Line:
-    """Of all deployments together: a quantile of the whole is at most the largest of theirs."""
-    medians = [deployment.p50_ms for deployment in inventory.deployments if deployment.p50_ms is not None]
-    tails = [deployment.p99_ms for deployment in inventory.deployments if deployment.p99_ms is not None]
-    bound = "≤" if len(medians) > 1 else ""
-    if not medians or not tails:
+def _latency(totals: Totals) -> Line:
+    if totals.p50_ms is None:
         return (_label("p50"), ("-", Tone.DIM), ("  p99 ", Tone.DIM), ("-", Tone.DIM))
     return (
         _label("p50"),
-        (f"{bound}{words.milliseconds(max(medians))}", Tone.STRONG),
+        (words.milliseconds(totals.p50_ms), Tone.STRONG),
         ("  p99 ", Tone.DIM),
-        (f"{bound}{words.milliseconds(max(tails))}", Tone.STRONG),
+        (words.milliseconds(totals.p99_ms), Tone.STRONG),
     )
 
 
-def _totals(inventory: Inventory) -> Line:
-    in_flight = sum(replica.in_flight for deployment in inventory.deployments for replica in deployment.replicas)
-    failures = sum(deployment.failures for deployment in inventory.deployments)
+def _totals(totals: Totals) -> Line:
+    failures = totals.failures
     return (
-        (f"{in_flight} in flight", Tone.TEXT),
+        (f"{totals.in_flight} in flight", Tone.TEXT),
         ("  ", Tone.TEXT),
         (words.grouped(failures), Tone.BAD if failures else Tone.DIM),
-        (" failures", Tone.TEXT if failures else Tone.DIM),
+        (" failure" if failures == 1 else " failures", Tone.TEXT if failures else Tone.DIM),
     )
