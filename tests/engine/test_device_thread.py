@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.backends import shapes
 from engine.backends.base import Backend, Generation, Job, Row
-from engine.device_thread import DeviceThread, Work
-from engine.messages import Answer, Card, Chunk, End, Register, Route
-from engine.outbox import Outbox
+from engine.device_thread import Arrival, DeviceThread, Outgoing, Work
+from engine.messages import Answer, Card, Chunk, End, LoadFailed, Register, Route, ToSupervisor
 from tests.engine.conftest import launch
 
 LONG_S = 20.0
@@ -93,28 +93,71 @@ class _Vectors(Job):
         return shapes.embeddings_answer(shapes.EmbeddingsRequest(inputs=["x"]), outputs, 1, "m")
 
 
+class _Memory:
+    """A wire within the process. `said`: what came out at its other end."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.said: list[Outgoing] = []
+        self._arrived: list[Arrival] = []
+
+    def arrive(self, arrival: Arrival) -> None:
+        with self.changed:
+            self._arrived.append(arrival)
+            self.changed.notify_all()
+
+    def put(self, message: ToSupervisor, body: bytes | None = None) -> None:
+        with self.changed:
+            self.said.append((message, body))
+            self.changed.notify_all()
+
+    def flush(self) -> None: ...
+
+    def take(self) -> list[Arrival]:
+        with self.changed:
+            arrived, self._arrived = self._arrived, []
+            return arrived
+
+    def wait(self) -> list[Arrival]:
+        with self.changed:
+            self.changed.wait_for(lambda: self._arrived)
+            return self.take()
+
+    def something_waits(self) -> bool:
+        return bool(self._arrived)
+
+    def fail(self, reason: LoadFailed) -> None:
+        self.put(reason)
+
+
 class Bench:
     """A device thread that was given all its work before it starts, and what it said."""
 
     def __init__(self) -> None:
         self.backend = _Counter()
-        self.outbox = Outbox()
-        self.thread = DeviceThread(launch(), self.outbox, self.backend)
-        self.said: list[tuple[Any, bytes | None]] = []
+        self.wire = _Memory()
+        self.thread = DeviceThread(launch(), self.wire, self.backend)
 
     def ask(self, exchange: int, route: Route = Route.COMPLETIONS, *, stream: bool = False, **body: Any) -> None:
         data = json.dumps(body).encode()
-        self.thread.submit(Work(exchange, route, stream, data, time.monotonic() + LONG_S))
+        self.wire.arrive(Work(exchange, route, stream, data, time.monotonic() + LONG_S))
 
-    def run_until(self, ended: int) -> None:
-        """Until that many exchanges have ended."""
+    def cancel(self, exchange: int) -> None:
+        self.wire.arrive(exchange)
+
+    @property
+    def said(self) -> list[Outgoing]:
+        return [one for one in self.wire.said if not isinstance(one[0], Register)]
+
+    def run_until(self, holds: Callable[[], bool]) -> None:
         if not self.thread.is_alive():
             self.thread.start()
-        deadline = time.monotonic() + LONG_S
-        while sum(isinstance(message, Answer | End) for message, _ in self.said) < ended:
-            assert time.monotonic() < deadline, self.said
-            self.said += [one for one in self.outbox.take() if not isinstance(one[0], Register)]
-            time.sleep(0.001)
+        with self.wire.changed:
+            assert self.wire.changed.wait_for(holds, LONG_S), self.said
+
+    def run_until_ended(self, count: int) -> None:
+        """Until that many exchanges have ended."""
+        self.run_until(lambda: sum(isinstance(message, Answer | End) for message, _ in self.said) >= count)
 
     def answers(self) -> dict[int, tuple[int, Any]]:
         return {
@@ -128,7 +171,7 @@ def test_more_than_there_are_places_wait_and_the_first_come_is_served_first() ->
     bench = Bench()
     for exchange, length in ((1, 3), (2, 2), (3, 5), (4, 1)):
         bench.ask(exchange, length=length)
-    bench.run_until(4)
+    bench.run_until_ended(4)
     assert bench.backend.steps == [[3, 2], [3, 2], [3, 5], [5, 1], [5], [5], [5]]
     assert bench.answers() == {1: (200, 3), 2: (200, 2), 3: (200, 5), 4: (200, 1)}
     assert sorted(bench.backend.released) == [1, 2, 3, 5]
@@ -139,15 +182,11 @@ def test_one_that_was_left_gives_its_place_to_the_next() -> None:
     bench.ask(1, length=10**9)
     bench.ask(2, length=10**9 + 1, stream=True)
     bench.ask(3, length=2)
-    bench.thread.start()
-    deadline = time.monotonic() + LONG_S
-    while not any(isinstance(message, Chunk) for message, _ in bench.said):
-        assert time.monotonic() < deadline
-        bench.said += bench.outbox.take()
+    bench.run_until(lambda: any(isinstance(message, Chunk) for message, _ in bench.said))
     assert bench.backend.released == []
-    bench.thread.cancel(1)
-    bench.thread.cancel(2)
-    bench.run_until(1)
+    bench.cancel(1)
+    bench.cancel(2)
+    bench.run_until_ended(1)
     assert bench.answers() == {3: (200, 2)}
     assert sorted(bench.backend.released) == [2, 10**9, 10**9 + 1]
     assert bench.thread.gauges.cancelled_rows == 2
@@ -157,7 +196,7 @@ def test_one_that_cannot_go_on_is_a_500_and_the_other_is_not_touched() -> None:
     bench = Bench()
     bench.ask(1, length=3, bad=True)
     bench.ask(2, length=3, stream=True)
-    bench.run_until(2)
+    bench.run_until_ended(2)
     status, body = bench.answers()[1]
     assert (status, body["error"]["type"]) == (500, "server_error")
     assert "NaN or infinity" in body["error"]["message"]
@@ -170,10 +209,10 @@ def test_nan_in_a_vector_is_a_500_that_is_counted_and_the_thread_lives() -> None
     bench = Bench()
     bench.backend.vector = [math.nan]
     bench.ask(1, Route.EMBEDDINGS)
-    bench.run_until(1)
+    bench.run_until_ended(1)
     bench.backend.vector = [0.5]
     bench.ask(2, Route.EMBEDDINGS)
-    bench.run_until(2)
+    bench.run_until_ended(2)
     assert bench.answers()[1][0] == 500
     assert bench.answers()[2][1]["data"][0]["embedding"] == [0.5]
     assert bench.thread.gauges.nan_outputs == 1
@@ -182,5 +221,5 @@ def test_nan_in_a_vector_is_a_500_that_is_counted_and_the_thread_lives() -> None
 def test_device_memory_is_read_for_the_heartbeat() -> None:
     bench = Bench()
     bench.ask(1, length=1)
-    bench.run_until(1)
+    bench.run_until_ended(1)
     assert bench.thread.gauges.gpu_bytes == 7_000_000
