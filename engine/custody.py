@@ -44,14 +44,15 @@ class Vigil:
             self._departures = departures
             self._unchanged = 0
             return Step.WATCH
-        self._unchanged += 1
         if not at_socket:
+            self._unchanged = 0
             return Step.STAND_IN
+        self._unchanged += 1
         return Step.SLEEP if self._unchanged >= LOOKS_BEFORE_SLEEP else Step.WATCH
 
 
 class Custody:
-    """The lock, and the descriptor by which the device thread wakes the standby. It starts with nobody at the socket."""
+    """The lock, and the descriptor by which the device thread wakes the standby. At first nobody is at the socket."""
 
     def __init__(self) -> None:
         self.departures = 0
@@ -82,7 +83,8 @@ class Custody:
             self._wake()
 
     def end(self, code: ExitCode) -> None:
-        """Nothing is left to serve: the standby ends the process."""
+        """At the socket: it is of no more use to anybody, and the standby is to end the process."""
+        self.claimed = True
         self.ending = code
         self._wake()
 

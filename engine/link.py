@@ -89,7 +89,7 @@ class Link:
 
     def receive(self) -> None:
         """Receive everything that is there."""
-        if not self.socket.get(zmq.EVENTS) & zmq.POLLIN:  # much cheaper than a refusal
+        if not int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN:  # much cheaper than a refusal
             return
         try:
             while True:

@@ -1,7 +1,7 @@
 """The main thread of an engine: it sees signals and the end of the supervisor, and stands in at the socket.
 
-While the device thread is busy with one thing for long (a forward that hangs, or runs for minutes, also in native code),
-it sends the heartbeats, answers `Ask`, notes requests and cancellations and sets faults; that is how a hang can be told
+While the device thread is busy with one thing for long (a forward that hangs, or runs for minutes in native code), it
+sends the heartbeats, answers `Ask`, notes requests and cancellations and sets faults; that is how a hang can be told
 from a death (spec 2). It never computes. It is the main thread because Python runs signal handlers there.
 `engine.custody` says when it has the socket.
 """

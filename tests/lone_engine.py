@@ -77,6 +77,10 @@ class LoneEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it, whatever it does."""
         self.process.kill()
         self.process.wait()
         self.lifeline.close()
