@@ -126,7 +126,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     mute: bool = False
     """Sends no heartbeats."""
     hold_gil_ms: float = 0.0
-    """Each forward keeps the interpreter to itself that long: the I/O loop cannot run."""
+    """Each forward keeps the interpreter to itself that long: no heartbeat can leave."""
     noise: bool = False
     """Answers change from run to run, so that the golden check fails (start)."""
     wrong_card: bool = False

@@ -41,7 +41,7 @@ def crash() -> None:
 
 
 def _say(text: str, times: int) -> None:
-    """More than once on a thread of its own: whoever reads slowly must not hold up the I/O loop."""
+    """More than once on a thread of its own: whoever reads slowly must not hold up the socket."""
     data = text.encode("utf-8", "surrogatepass")
     for _ in range(times):
         view = memoryview(data)
