@@ -59,10 +59,17 @@ class Desk:
     def fail(self, reason: LoadFailed) -> None:
         """Say that there will be nothing to serve, as the last word of this process."""
         self.put(reason)
+        self._end(ExitCode.LOAD_FINAL if reason.final else ExitCode.LOAD_FAILED)
+
+    def abandon(self) -> None:
+        """Nobody computes any more: the process is to end."""
+        self._end(ExitCode.BROKEN)
+
+    def _end(self, code: ExitCode) -> None:
         with self._custody:
             self._send()
             self._link.close()
-            self._custody.end(ExitCode.LOAD_FINAL if reason.final else ExitCode.LOAD_FAILED)
+            self._custody.end(code)
 
     def _send(self) -> None:
         if self._outgoing:

@@ -79,6 +79,9 @@ class Wire(Protocol):
     def fail(self, reason: LoadFailed) -> None:
         """The last word: there is nothing to serve."""
 
+    def abandon(self) -> None:
+        """Nobody computes any more: the process is to end."""
+
 
 @dataclasses.dataclass(slots=True)
 class Gauges:
@@ -151,8 +154,11 @@ class DeviceThread(threading.Thread):
             traceback.print_exc()
             self._wire.fail(LoadFailed(f"{type(error).__name__}: {error}", False))
             return
-        while True:
-            self._turn()
+        try:
+            while True:
+                self._turn()
+        finally:  # an error of ours, which goes on to the log: a process that only talks would seem alive
+            self._wire.abandon()
 
     def _start_up(self) -> None:
         if self._loaded is None:
@@ -270,7 +276,7 @@ class DeviceThread(threading.Thread):
             self.gauges.busy_s += time.monotonic() - started
             self.gauges.forwards += 1
             self.gauges.rows += len(rows)
-            self.gauges.tokens += max(row.tokens for row in rows) * len(rows)
+            self.gauges.tokens += max([row.tokens for row in rows]) * len(rows)
 
     def _isolate(self, keys: list[tuple[int, int]], error: Exception) -> None:
         """A forward failed: its requests are tried one by one, so that a poison input fails alone."""

@@ -29,7 +29,6 @@ from engine.messages import (
     Request,
     SetFaults,
     ToEngine,
-    ToSupervisor,
     decode_to_engine,
     encode,
 )
@@ -132,16 +131,15 @@ class Link:
     def send_all(self, outgoing: Sequence[Outgoing]) -> None:
         """Messages with their bodies, in order."""
         for message, body in outgoing:
+            self._send(encode(message), body)
             if isinstance(message, Answer | End):
                 self._open.discard(message.exchange)
-            self.send(message, body)
 
-    def send(self, message: ToSupervisor, body: bytes | None = None) -> None:
-        """One message."""
+    def _send(self, header: bytes, body: bytes | None = None) -> None:
         if body is None:
-            self.socket.send(encode(message))
+            self.socket.send(header)
         else:
-            self.socket.send(encode(message), zmq.SNDMORE)
+            self.socket.send(header, zmq.SNDMORE)
             self.socket.send(body)
         if self._faults.garbage:
             self.socket.send_multipart([b"\xc1garbage", b"\x00", b"", b"more"])
@@ -177,9 +175,9 @@ class Link:
             threads=gauges.threads or self._threads,
             nan_outputs=gauges.nan_outputs,
         )
-        self.send(heartbeat)
+        self._send(encode(heartbeat))
         if (report := self._device.threads.report()) is not None:
-            self.send(report)
+            self._send(encode(report))
 
 
 def _connect(context: zmq.Context[zmq.Socket[bytes]], spec: LaunchSpec) -> zmq.Socket[bytes]:

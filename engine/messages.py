@@ -58,6 +58,7 @@ class ExitCode(enum.IntEnum):
     LOAD_FINAL = 72
     ORPHANED = 73
     BAD_LAUNCH = 74
+    BROKEN = 75
 
 
 EXIT_REASONS = {
@@ -66,6 +67,7 @@ EXIT_REASONS = {
     ExitCode.LOAD_FINAL: "cannot serve this artifact",
     ExitCode.ORPHANED: "its supervisor was gone",
     ExitCode.BAD_LAUNCH: "was not given a launch specification it could read",
+    ExitCode.BROKEN: "its device thread ended with an error, which stands in its log",
 }
 
 

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
+
 from engine.backends import shapes
 from engine.backends.base import Backend, Generation, Job, Row
 from engine.device_thread import Arrival, DeviceThread, Outgoing, Work
@@ -44,6 +46,7 @@ class _Counter(Backend):
         self.steps: list[list[int]] = []
         self.released: list[int] = []
         self.vector = [1.0]
+        self.lost = False
 
     def load(self) -> None: ...
 
@@ -78,6 +81,8 @@ class _Counter(Backend):
                 one.error = shapes.NotFiniteError("the model gave NaN or infinity")
 
     def gpu_bytes(self) -> int:
+        if self.lost:
+            raise RuntimeError("the card is gone")
         return 7_000_000
 
     def release(self, generation: Generation) -> None:
@@ -99,6 +104,7 @@ class _Memory:
     def __init__(self) -> None:
         self.changed = threading.Condition(threading.RLock())
         self.said: list[Outgoing] = []
+        self.abandoned = False
         self._arrived: list[Arrival] = []
 
     def arrive(self, arrival: Arrival) -> None:
@@ -128,6 +134,11 @@ class _Memory:
 
     def fail(self, reason: LoadFailed) -> None:
         self.put(reason)
+
+    def abandon(self) -> None:
+        with self.changed:
+            self.abandoned = True
+            self.changed.notify_all()
 
 
 class Bench:
@@ -223,3 +234,12 @@ def test_device_memory_is_read_for_the_heartbeat() -> None:
     bench.ask(1, length=1)
     bench.run_until_ended(1)
     assert bench.thread.gauges.gpu_bytes == 7_000_000
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_that_no_request_can_be_blamed_for_ends_the_process() -> None:
+    bench = Bench()
+    bench.ask(1, length=10**9)
+    bench.run_until(lambda: bench.thread.gauges.gpu_bytes > 0)
+    bench.backend.lost = True
+    bench.run_until(lambda: bench.wire.abandoned)
