@@ -1,6 +1,8 @@
 """The engine's end of its ZeroMQ link: frames in and out, the exchanges that are open, the heartbeat.
 
 It belongs to one thread at a time, to whoever has `custody.Custody`, and knows nothing of threads itself.
+Frames go through pyzmq's plain socket, with plain numbers for flags: its multipart calls and its enumerations cost more
+than the frames themselves.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import time
 from collections.abc import Sequence
 
 import zmq
+from zmq.backend import Socket as Plain
 
 from engine import misdeeds
 from engine.device_thread import Arrival, DeviceThread, Outgoing, Work
@@ -32,6 +35,13 @@ from engine.messages import (
     decode_to_engine,
     encode,
 )
+
+_send, _receive, _option, _set = Plain.send, Plain.recv, Plain.get, Plain.set
+_NOBLOCK = int(zmq.NOBLOCK)
+_SNDMORE = int(zmq.SNDMORE)
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
+_RCVTIMEO = int(zmq.RCVTIMEO)
 
 FLUSH_MS = 1000
 """How long the last messages may take to leave when the process ends by itself, in milliseconds."""
@@ -79,7 +89,7 @@ class Link:
         left = self.until_heartbeat()
         if not 0 <= self._waits_s - left < LATE_S:
             self._waits_s = left
-            self.socket.set(zmq.RCVTIMEO, max(1, int(left * 1000) + 1))
+            _set(self.socket, _RCVTIMEO, max(1, int(left * 1000) + 1))
         try:
             self._receive(0)
         except zmq.Again:
@@ -88,18 +98,18 @@ class Link:
 
     def receive(self) -> None:
         """Receive everything that is there."""
-        if not int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN:  # much cheaper than a refusal
+        if not int(_option(self.socket, _EVENTS)) & _POLLIN:  # much cheaper than a refusal
             return
         try:
             while True:
-                self._receive(zmq.NOBLOCK)
+                self._receive(_NOBLOCK)
         except zmq.Again:
             return
 
     def _receive(self, flags: int) -> None:
         """One message. Raises zmq.Again where there is none."""
-        header = self.socket.recv(flags, copy=False)
-        body = self.socket.recv() if header.more else None
+        header = _receive(self.socket, flags, False)
+        body = _receive(self.socket) if header.more else None
         try:
             message = decode_to_engine(header.bytes)
             self._handle(message, body)
@@ -137,10 +147,10 @@ class Link:
 
     def _send(self, header: bytes, body: bytes | None = None) -> None:
         if body is None:
-            self.socket.send(header)
+            _send(self.socket, header)
         else:
-            self.socket.send(header, zmq.SNDMORE)
-            self.socket.send(body)
+            _send(self.socket, header, _SNDMORE)
+            _send(self.socket, body)
         if self._faults.garbage:
             self.socket.send_multipart([b"\xc1garbage", b"\x00", b"", b"more"])
 
