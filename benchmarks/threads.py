@@ -2,7 +2,7 @@
 
     python -m benchmarks.threads [seconds a cell]
 
-Mixed-length MiniLM traffic, one request at a time, on one replica (two and two clients in the rows on affinity). Every
+Mixed-length MiniLM traffic, one request at a time, on one replica (two and two clients in the last group). Every
 row is a server of its own; those of a group run side by side and take turns of a second, with the same texts.
 Prints requests/s and p50 by range, asserts nothing. A neighbour is a process that computes without a pause.
 """
@@ -28,6 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from supervisor.control.events import ThreadsAdopted
+from supervisor.control.messages import ReplicaStatus
 from tests.support import Running
 
 SECONDS = 12.0
@@ -89,6 +90,8 @@ GROUPS = {
     "two replicas, two clients": (
         Setup("affinity: none", replicas=2),
         Setup("affinity: spread", replicas=2, affinity="spread"),
+        Setup("2 threads each", 2, replicas=2),
+        Setup("2 threads each, learned", 2, adaptive=2, replicas=2),
     ),
 }
 
@@ -127,7 +130,8 @@ def _group(setups: Sequence[Setup], seconds: float) -> Iterator[list[str]]:
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(_server(setup)) for setup in setups]
         stack.enter_context(_neighbour(setups[0].neighbour))
-        adopted = [_learn(running) if setup.adaptive else "" for setup, running in zip(setups, servers, strict=True)]
+        pairs = list(zip(setups, servers, strict=True))
+        adopted = [_learn(running, setup.replicas) if setup.adaptive else "" for setup, running in pairs]
         for turn in range(round(seconds / TURN_S)):
             for setup, running, cell in zip(setups, servers, cells, strict=True):
                 _measure(running, setup.replicas, cell, turn)
@@ -166,19 +170,19 @@ def _texts(seed: int) -> Iterator[tuple[str, bytes]]:
         yield label, json.dumps({"input": text, "encoding_format": "base64"}).encode()
 
 
-def _learn(running: Running) -> str:
-    """Traffic until every range is learned and every window is over; what serves then."""
-    connection, texts = running.connect(), _texts(0)
-    end = time.monotonic() + MOST_LEARNING_S
-    while time.monotonic() < end:
-        for _ in range(40):
-            _send(connection, next(texts)[1])
-        table = running.replicas()[0].thread_table
-        seen = [each.state for each in table.ranges if each.label in LENGTHS] if table is not None else ["exploring"]
-        if not {"exploring", "transition"} & set(seen):
-            break
-    adopted = [f"{event.range}: {event.count}" for event in running.events(ThreadsAdopted)]
-    return ", ".join(adopted) or "none"
+def _learn(running: Running, clients: int) -> str:
+    """The traffic that is measured later, until every range is learned and every window is over; what serves then."""
+    turns, end = itertools.count(), time.monotonic() + MOST_LEARNING_S
+    while time.monotonic() < end and not all(map(_has_learned, running.replicas())):
+        _measure(running, clients, Cell(), -next(turns))
+    counts = dict.fromkeys(f"{event.range}: {event.count}" for event in running.events(ThreadsAdopted))
+    return ", ".join(counts) or "none"
+
+
+def _has_learned(row: ReplicaStatus) -> bool:
+    ranges = row.thread_table.ranges if row.thread_table is not None else []
+    seen = {each.state for each in ranges if each.label in LENGTHS}
+    return bool(seen) and not {"exploring", "transition"} & seen
 
 
 def _measure(running: Running, clients: int, cell: Cell, turn: int) -> None:

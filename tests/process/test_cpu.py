@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -33,6 +35,54 @@ def test_under_taskset_the_budget_and_the_threads_are_those_of_one_core(tmp_path
         assert [row.threads for row in running.replicas()] == [1], "8 are asked for, and capped"
     finally:
         running.close()
+
+
+CPU_GROUPS = Path("/sys/fs/cgroup/cpu")
+"""Where version 1 mounts the hierarchy that limits CPU."""
+
+
+@pytest.fixture
+def nested_group() -> Iterator[Path]:
+    """A group of the real hierarchy with one below it, in which this process runs meanwhile; the upper one."""
+    upper = CPU_GROUPS / f"stoker-test-{os.getpid()}"
+    lower = upper / "inner"
+    before = next(
+        (line.split(":", 2)[2] for line in Path("/proc/self/cgroup").read_text().splitlines() if ":cpu:" in line), None
+    )
+    if before is None or not os.access(CPU_GROUPS, os.W_OK):
+        pytest.skip("no cgroup v1 hierarchy here that this user may add a group to")
+    try:
+        lower.mkdir(parents=True)
+    except OSError as error:
+        pytest.skip(f"groups cannot be made here: {error}")
+    home = CPU_GROUPS / before.lstrip("/") / "cgroup.procs"
+    try:
+        (lower / "cgroup.procs").write_text(str(os.getpid()))
+        yield upper
+    finally:
+        home.write_text(str(os.getpid()))
+        lower.rmdir()
+        upper.rmdir()
+
+
+@pytest.mark.parametrize(("cores", "pinned"), [(0.5, False), (1.5, False), (1.5, True)])
+def test_a_real_quota_above_the_group_is_the_budget_rounded_up_with_the_affinity(
+    tmp_path: Path, nested_group: Path, cores: float, pinned: bool
+) -> None:
+    (nested_group / "cpu.cfs_quota_us").write_text(str(int(cores * 100_000)))
+    allowed = os.sched_getaffinity(0)
+    usable = {min(allowed)} if pinned else allowed
+    os.sched_setaffinity(0, usable)
+    try:
+        running = Running(tmp_path, stub_config(replicas=1), environ={"STOKER_CPU_THREADS": "8"})
+        with contextlib.closing(running):
+            os.sched_setaffinity(0, allowed)
+            running.wait_ready(1)
+            expected = min(len(usable), -(-int(cores * 10) // 10))
+            assert running.inventory().supervisor.cpu_budget == expected
+            assert [row.threads for row in running.replicas()] == [expected], "8 are asked for, and capped"
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def test_a_number_in_the_environment_is_capped_by_the_budget(serve: Serve) -> None:

@@ -10,7 +10,7 @@ import click
 from supervisor.host.runtime import RuntimeDir
 from ui.cli.exits import Exit
 from ui.cli.reach import DEFAULT_NAME
-from ui.cli.say import on_terminal, say
+from ui.cli.say import emit, on_terminal, say
 from ui.cli.waiting import wait_until_gone
 
 STOP_WAIT_S = 3700.0
@@ -30,6 +30,18 @@ def have_terminal() -> bool:
 def load_dashboard() -> None:
     """Load its code, which takes longer than anything else here, while something else is waited for."""
     import ui.dashboard.app  # noqa: F401
+
+
+def show_in_browser(runtime: RuntimeDir, port: int, *, readonly: bool) -> Exit:
+    """Serve it to browsers on this machine until a signal; the address goes to standard output."""
+    from ui.dashboard.web import serve_in_browser
+
+    def tell(address: str) -> None:
+        say(f"the dashboard of {runtime.name!r} is at this address, for whoever has its key; Ctrl-C ends it")
+        emit(address)
+
+    serve_in_browser(str(runtime.control), runtime.name, port, readonly=readonly, tell=tell)
+    return Exit.DONE
 
 
 def show_dashboard(runtime: RuntimeDir, *, readonly: bool, owns_supervisor: bool) -> Exit:

@@ -1,0 +1,134 @@
+"""The dashboard in a browser: textual-serve on loopback, behind a key of this run (spec 14, 15).
+
+Each browser tab is a dashboard process of its own, a client of the control socket like any other. Control needs the
+same user, but any user of the machine reaches a loopback port, and so does any web page that a browser shows. So the
+address that is printed carries a key; whoever opens it gets a cookie, and only the cookie opens the socket. What comes
+under another host name or from another page's script is refused.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import os
+import secrets
+import select
+import shlex
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from textual_serve.server import Server
+
+from engine.errors import StokerError
+
+LOOPBACK = "127.0.0.1"
+CLOSING_S = 3.0
+"""How long open tabs may take to end when the server does, in seconds."""
+
+POLICY = (
+    "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; font-src 'self' data:; connect-src 'self' ws:; frame-ancestors 'none'"
+)
+"""Nothing is fetched from elsewhere (the page of textual-serve asks for a font), and no page may frame this one."""
+
+
+class CannotListen(StokerError):
+    """The port cannot be had."""
+
+
+class Guarded(Server):
+    """textual-serve, for those who have the key."""
+
+    def __init__(self, command: str, port: int, title: str) -> None:
+        super().__init__(command, host=LOOPBACK, port=port, title=title)
+        self._key = secrets.token_urlsafe(24)
+        self._cookie = f"stoker-{port}"
+
+    @property
+    def address(self) -> str:
+        """What the user opens."""
+        return f"{self.public_url}/?key={self._key}"
+
+    async def _make_app(self) -> web.Application:
+        app = await super()._make_app()
+        app.middlewares.append(self._guard)
+        return app
+
+    async def on_startup(self, app: web.Application) -> None:
+        """Silent: who has started it says where it is."""
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if not self._is_mine(request):
+            raise web.HTTPForbidden(text="this address is answered under its own name and to its own page only")
+        if request.path == "/" and (key := request.query.get("key")) is not None:
+            return self._let_in(key)
+        if not request.path.startswith("/static/"):
+            self._require(request.cookies.get(self._cookie, ""))
+        response = await handler(request)
+        if not response.prepared:
+            response.headers["Content-Security-Policy"] = POLICY
+            response.headers["Referrer-Policy"] = "no-referrer"
+        return response
+
+    def _is_mine(self, request: web.Request) -> bool:
+        """Whether browser and page mean this server; a name of somebody else's may have been bent to this address."""
+        origin = request.headers.get("Origin")
+        hosts = {f"{LOOPBACK}:{self.port}", f"localhost:{self.port}"}
+        return request.host in hosts and (origin is None or urlsplit(origin).netloc in hosts)
+
+    def _let_in(self, key: str) -> web.Response:
+        self._require(key)
+        response = web.Response(status=302, headers={"Location": "/"})
+        response.set_cookie(self._cookie, self._key, httponly=True, samesite="Strict")
+        return response
+
+    def _require(self, key: str) -> None:
+        if not hmac.compare_digest(key.encode(), self._key.encode()):
+            raise web.HTTPForbidden(text="open the whole address that `stoker top --web` has printed, with its key")
+
+
+def serve_in_browser(control_path: str, name: str, port: int, *, readonly: bool, tell: Callable[[str], None]) -> None:
+    """Serve the dashboard of the supervisor behind `control_path` until a signal. tell: told the address.
+
+    port: of 127.0.0.1, 0 for any free one. Raises CannotListen.
+    """
+    listening = _listen(port)
+    child = [sys.executable, "-m", "ui.dashboard.web", control_path, *(["readonly"] if readonly else [])]
+    server = Guarded("exec " + shlex.join(child), listening.getsockname()[1], f"stoker {name}")
+    logging.getLogger("textual-serve").setLevel(logging.WARNING)
+    tell(server.address)
+    web.run_app(server._make_app(), sock=listening, print=None, access_log=None, shutdown_timeout=CLOSING_S)
+
+
+def _listen(port: int) -> socket.socket:
+    try:
+        return socket.create_server((LOOPBACK, port))
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {LOOPBACK}:{port}: {error.strerror}; give another --port") from error
+
+
+def _tab() -> None:
+    """One tab's dashboard; textual-serve has set the driver that talks to it."""
+    from ui.dashboard.app import run_dashboard
+
+    threading.Thread(target=_leave_with_the_server, daemon=True).start()
+    os.environ["LC_ALL"] = "C.UTF-8"  # a browser can draw all of it
+    run_dashboard(sys.argv[1], readonly="readonly" in sys.argv[2:], owns_supervisor=False)
+
+
+def _leave_with_the_server() -> None:
+    """A server that was killed reads no more; the driver would wait for it."""
+    nobody_reads = select.poll()
+    nobody_reads.register(sys.stdout.fileno(), 0)  # errors and hang-ups are told without being asked for
+    nobody_reads.poll()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    _tab()
