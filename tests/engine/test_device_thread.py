@@ -243,3 +243,5 @@ def test_an_error_that_no_request_can_be_blamed_for_ends_the_process() -> None:
     bench.run_until(lambda: bench.thread.gauges.gpu_bytes > 0)
     bench.backend.lost = True
     bench.run_until(lambda: bench.wire.abandoned)
+    bench.thread.join(LONG_S)
+    assert not bench.thread.is_alive()
