@@ -1,8 +1,9 @@
-"""The thread that computes. It alone calls the backend, so a forward never meets another one and never delays I/O.
+"""The thread that computes. It alone calls the backend, so a forward never meets another one.
 
 Each turn: take what arrived (requests, cancellations), tokenise it, run one forward over the rows that the batcher
-packs together, run one step of the generations that are under way, hand finished answers to the outbox. It waits only
-when there is nothing to do.
+packs together, run one step of the generations that are under way, say the answers. It waits only when there is
+nothing to do. What it hears and says goes over a `Wire`; that somebody answers the supervisor while it computes is not
+its business (`engine.custody`).
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import queue
 import threading
 import time
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -38,14 +38,13 @@ from engine.messages import (
     Progress,
     Register,
     Route,
+    ToSupervisor,
 )
-from engine.outbox import Outbox
 from engine.row_cache import RowCache
 from engine.threads.shadows import Threads, Untouched, threads_for
 
 
-@dataclasses.dataclass(slots=True, frozen=True)
-class Work:
+class Work(msgspec.Struct, frozen=True, gc=False):
     """A request on its way into the device thread. `deadline` is monotonic seconds."""
 
     exchange: int
@@ -55,9 +54,40 @@ class Work:
     deadline: float
 
 
+Arrival = Work | int
+"""A request, or the number of an exchange that nobody waits for any more."""
+
+Outgoing = tuple[ToSupervisor, bytes | None]
+
+
+class Wire(Protocol):
+    """Where work comes from and answers go. All but `put` say what was put, in order, before they return or wait."""
+
+    def put(self, message: ToSupervisor, body: bytes | None = None) -> None:
+        """Say this soon."""
+
+    def flush(self) -> None:
+        """Say it now."""
+
+    def take(self) -> list[Arrival]:
+        """Everything that arrived by now, in order."""
+
+    def wait(self) -> list[Arrival]:
+        """The same, and there is something."""
+
+    def something_waits(self) -> bool:
+        """Whether there is something to take."""
+
+    def fail(self, reason: LoadFailed) -> None:
+        """The last word: there is nothing to serve."""
+
+    def abandon(self) -> None:
+        """Nobody computes any more: the process is to end."""
+
+
 @dataclasses.dataclass(slots=True)
 class Gauges:
-    """What the heartbeat reports of the device thread. Written here, read by the I/O loop."""
+    """What the heartbeat reports of the device thread. Written here, read by whoever sends it."""
 
     queued_rows: int = 0
     forward_started: float | None = None
@@ -100,33 +130,24 @@ class _OpenGeneration:
 
 
 class DeviceThread(threading.Thread):
-    """Loads the backend where none was handed in, registers through the outbox, then serves until the process ends."""
+    """Loads the backend where none was handed in, registers, then serves until the process ends."""
 
     _backend: Backend
 
-    def __init__(self, spec: LaunchSpec, outbox: Outbox, loaded: Backend | None = None) -> None:
+    def __init__(self, spec: LaunchSpec, wire: Wire, loaded: Backend | None = None) -> None:
         super().__init__(name="device", daemon=True)
         self.gauges = Gauges()
         self._spec = spec
         self._loaded = loaded
-        self._outbox = outbox
+        self._wire = wire
         self._memory_seen = float("-inf")
-        self._inbox: queue.SimpleQueue[Work | int] = queue.SimpleQueue()
         self._jobs: dict[int, _OpenJob] = {}
         self._generations: dict[int, _OpenGeneration] = {}
         self._batcher: Batcher[int] = Batcher(max_tokens=1, max_rows=1)
         self._known = RowCache(spec.result_cache_entries)
         self.threads: Threads = Untouched(spec.threads)
 
-    # ------------------------------------------------------------------------------- from the I/O loop
-
-    def submit(self, work: Work) -> None:
-        """Take a request in."""
-        self._inbox.put(work)
-
-    def cancel(self, exchange: int) -> None:
-        """Nobody waits for this exchange any more."""
-        self._inbox.put(exchange)
+    # ------------------------------------------------------------------------------- on any thread
 
     def set_faults(self, faults: Faults) -> None:
         """Hand new faults to a stub, at once, also while its forward hangs."""
@@ -140,23 +161,28 @@ class DeviceThread(threading.Thread):
         try:
             self._start_up()
         except LoadError as error:
-            self._outbox.put(LoadFailed(str(error), error.final))
+            self._wire.fail(LoadFailed(str(error), error.final))
             return
         except Exception as error:
             traceback.print_exc()
-            self._outbox.put(LoadFailed(f"{type(error).__name__}: {error}", False))
+            self._wire.fail(LoadFailed(f"{type(error).__name__}: {error}", False))
             return
-        while True:
-            self._turn()
+        try:
+            while True:
+                self._turn()
+        finally:  # an error of ours, which goes on to the log: a process that only talks would seem alive
+            self._wire.abandon()
 
     def _start_up(self) -> None:
         if self._loaded is None:
-            self._outbox.put(Progress(PROTOCOL, Phase.LOADING))
+            self._wire.put(Progress(PROTOCOL, Phase.LOADING))
+            self._wire.flush()
             self._backend = build(self._spec)
             self._backend.load()
         else:
             self._backend = self._loaded
-        self._outbox.put(Progress(PROTOCOL, Phase.WARMING))
+        self._wire.put(Progress(PROTOCOL, Phase.WARMING))
+        self._wire.flush()
         self._backend.warm()
         passes: list[Pass] = []
         verdict = golden.check(self._backend, passes.append)
@@ -167,17 +193,20 @@ class DeviceThread(threading.Thread):
         self.gauges.threads = self.threads.size
         self._look_at_memory()
         said = msgspec.structs.replace(card, golden=verdict, threads=self.threads.size)
-        self._outbox.put(Register(PROTOCOL, os.getpid(), said))
+        self._wire.put(Register(PROTOCOL, os.getpid(), said))
         if (report := self.threads.report()) is not None:
-            self._outbox.put(report)
+            self._wire.put(report)
 
     def _turn(self) -> None:
-        self._admit(self._take())
+        busy = len(self._batcher) or self._generations
+        self._admit(self._wire.take() if busy else self._wire.wait())
         rows = self._batcher.next_forward()
         self.gauges.queued_rows = len(self._batcher)
         if rows:
+            self._wire.flush()
             self._forward(rows)
         if self._generations:
+            self._wire.flush()
             self._step()
         self._look_at_memory()
 
@@ -188,18 +217,7 @@ class DeviceThread(threading.Thread):
             self._memory_seen = now
             self.gauges.gpu_bytes = self._backend.gpu_bytes()
 
-    def _take(self) -> list[Work | int]:
-        """Everything that arrived; waits for something when there is nothing else to do."""
-        taken: list[Work | int] = []
-        if not (len(self._batcher) or self._generations):
-            taken.append(self._inbox.get())
-        while True:
-            try:
-                taken.append(self._inbox.get_nowait())
-            except queue.Empty:
-                return taken
-
-    def _admit(self, arrived: Sequence[Work | int]) -> None:
+    def _admit(self, arrived: Sequence[Arrival]) -> None:
         """Tokenise the new requests that somebody still waits for; forget the cancelled ones."""
         cancelled = {item for item in arrived if isinstance(item, int)}
         for exchange in cancelled:
@@ -264,10 +282,10 @@ class DeviceThread(threading.Thread):
         self.gauges.forward_started = None
         self.gauges.busy_s += time.monotonic() - started
         if (report := self.threads.news()) is not None:
-            self._outbox.put(report)
+            self._wire.put(report)
 
     def _work_waits(self) -> bool:
-        return bool(len(self._batcher) or self._generations or not self._inbox.empty())
+        return bool(len(self._batcher) or self._generations or self._wire.something_waits())
 
     def _timed_forward(self, rows: Sequence[Row]) -> Sequence[Any]:
         self.threads.before(rows)
@@ -281,7 +299,7 @@ class DeviceThread(threading.Thread):
             self.gauges.busy_s += time.monotonic() - started
             self.gauges.forwards += 1
             self.gauges.rows += len(rows)
-            self.gauges.tokens += max(row.tokens for row in rows) * len(rows)
+            self.gauges.tokens += max([row.tokens for row in rows]) * len(rows)
 
     def _isolate(self, keys: list[tuple[int, int]], error: Exception) -> None:
         """A forward failed: its requests are tried one by one, so that a poison input fails alone."""
@@ -292,6 +310,7 @@ class DeviceThread(threading.Thread):
         for exchange in exchanges:
             own = [key for key in keys if key[0] == exchange]
             self._forward(own)
+            self._wire.flush()
 
     def _deliver(self, exchange: int, index: int, output: Any) -> None:
         opened = self._jobs.get(exchange)
@@ -310,7 +329,7 @@ class DeviceThread(threading.Thread):
         except Exception as error:
             self._break(opened.exchange, error)
             return
-        self._outbox.put(Answer(opened.exchange, 200), body)
+        self._wire.put(Answer(opened.exchange, 200), body)
         for place in opened.computed:
             self._known.keep(opened.job.rows[place], opened.outputs[place])
 
@@ -344,33 +363,33 @@ class DeviceThread(threading.Thread):
             self._abandon(exchange, generation.error)
             return
         if opened.stream and (piece := generation.take()) is not None:
-            self._outbox.put(Chunk(exchange), piece)
+            self._wire.put(Chunk(exchange), piece)
         if not generation.done:
             return
         del self._generations[exchange]
         self._backend.release(generation)
         if opened.stream:
-            self._outbox.put(End(exchange))
+            self._wire.put(End(exchange))
             return
         try:
             body = generation.answer()
         except Exception as error:
             self._break(exchange, error)
             return
-        self._outbox.put(Answer(exchange, 200), body)
+        self._wire.put(Answer(exchange, 200), body)
 
     # ------------------------------------------------------------------------------- what went wrong
 
     def _refuse(self, exchange: int, error: RequestError) -> None:
         body = error_body(str(error), kind="invalid_request_error", code="invalid_request", param=error.param)
-        self._outbox.put(Answer(exchange, error.status), body)
+        self._wire.put(Answer(exchange, error.status), body)
 
     def _break(self, exchange: int, error: Exception) -> None:
         """An error of the engine or of user code: 500 for this caller, the traceback in the replica's log."""
         self.gauges.nan_outputs += isinstance(error, NotFiniteError)
         traceback.print_exception(error)
         message = f"{type(error).__name__}: {error}"
-        self._outbox.put(Answer(exchange, 500), error_body(message, kind="server_error", code="engine_error"))
+        self._wire.put(Answer(exchange, 500), error_body(message, kind="server_error", code="engine_error"))
 
     def _abandon(self, exchange: int, error: Exception) -> None:
         self._batcher.drop(exchange)

@@ -58,6 +58,7 @@ class ExitCode(enum.IntEnum):
     LOAD_FINAL = 72
     ORPHANED = 73
     BAD_LAUNCH = 74
+    BROKEN = 75
 
 
 EXIT_REASONS = {
@@ -66,6 +67,7 @@ EXIT_REASONS = {
     ExitCode.LOAD_FINAL: "cannot serve this artifact",
     ExitCode.ORPHANED: "its supervisor was gone",
     ExitCode.BAD_LAUNCH: "was not given a launch specification it could read",
+    ExitCode.BROKEN: "its device thread ended with an error, which stands in its log",
 }
 
 
@@ -126,7 +128,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     mute: bool = False
     """Sends no heartbeats."""
     hold_gil_ms: float = 0.0
-    """Each forward keeps the interpreter to itself that long: the I/O loop cannot run."""
+    """Each forward keeps the interpreter to itself that long: no heartbeat can leave."""
     noise: bool = False
     """Answers change from run to run, so that the golden check fails (start)."""
     wrong_card: bool = False

@@ -37,11 +37,11 @@ def crash() -> None:
     """Die as a broken native library does. A core file would only cost disk."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     print("stub: crashing on request", file=sys.stderr, flush=True)
-    os.kill(os.getpid(), signal.SIGSEGV)
+    signal.raise_signal(signal.SIGSEGV)  # in this very thread: before it can do anything else
 
 
 def _say(text: str, times: int) -> None:
-    """More than once on a thread of its own: whoever reads slowly must not hold up the I/O loop."""
+    """More than once on a thread of its own: whoever reads slowly must not hold up the socket."""
     data = text.encode("utf-8", "surrogatepass")
     for _ in range(times):
         view = memoryview(data)

@@ -50,17 +50,21 @@ def die_with(supervisor_pid: int) -> None:
 
 def serve(spec: LaunchSpec, lifeline: int, loaded: Backend | None = None) -> ExitCode:
     """Connect, load (where the template has not), serve until told to leave; why it ended."""
+    from engine.custody import Custody
+    from engine.desk import Desk
     from engine.device_thread import DeviceThread
-    from engine.io_loop import IoLoop
-    from engine.outbox import Outbox
+    from engine.link import Link
+    from engine.standby import Standby
 
     if spec.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, spec.cores)  # every thread that starts from here on inherits it
-    outbox = Outbox()
-    device = DeviceThread(spec, outbox, loaded)
-    loop = IoLoop(spec, device, outbox, lifeline)
+    link = Link(spec)
+    custody = Custody()
+    device = DeviceThread(spec, Desk(link, custody), loaded)
+    link.serve_for(device)
+    standby = Standby(link, custody, lifeline)
     device.start()
-    return loop.run()
+    return standby.run()
 
 
 def leave(code: ExitCode) -> None:

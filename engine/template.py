@@ -74,8 +74,8 @@ def _load(spec: LaunchSpec, supervisor: socket.socket) -> Backend:
         traceback.print_exc()
         leave(ExitCode.LOAD_FAILED)
         raise
-    import engine.device_thread
-    import engine.io_loop  # noqa: F401  what a replica needs, imported once for all of them
+    import engine.desk
+    import engine.standby  # noqa: F401  what a replica needs, imported once for all of them
 
     gc.collect()
     gc.freeze()  # the collector would write to the pages that replicas share

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import pytest
 
 from engine.backends import shapes
 from engine.backends.base import Backend, Generation, Job, Row
-from engine.device_thread import DeviceThread, Work
+from engine.device_thread import DeviceThread, Outgoing, Work
 from engine.messages import Answer, Card, Chunk, End, Register, Route
-from engine.outbox import Outbox
 from tests.engine.conftest import launch
+from tests.engine.memory_wire import MemoryWire
 
 LONG_S = 20.0
 
@@ -44,6 +46,7 @@ class _Counter(Backend):
         self.steps: list[list[int]] = []
         self.released: list[int] = []
         self.vector = [1.0]
+        self.lost = False
 
     def load(self) -> None: ...
 
@@ -78,6 +81,8 @@ class _Counter(Backend):
                 one.error = shapes.NotFiniteError("the model gave NaN or infinity")
 
     def gpu_bytes(self) -> int:
+        if self.lost:
+            raise RuntimeError("the card is gone")
         return 7_000_000
 
     def release(self, generation: Generation) -> None:
@@ -98,23 +103,29 @@ class Bench:
 
     def __init__(self) -> None:
         self.backend = _Counter()
-        self.outbox = Outbox()
-        self.thread = DeviceThread(launch(), self.outbox, self.backend)
-        self.said: list[tuple[Any, bytes | None]] = []
+        self.wire = MemoryWire()
+        self.thread = DeviceThread(launch(), self.wire, self.backend)
 
     def ask(self, exchange: int, route: Route = Route.COMPLETIONS, *, stream: bool = False, **body: Any) -> None:
         data = json.dumps(body).encode()
-        self.thread.submit(Work(exchange, route, stream, data, time.monotonic() + LONG_S))
+        self.wire.arrive(Work(exchange, route, stream, data, time.monotonic() + LONG_S))
 
-    def run_until(self, ended: int) -> None:
-        """Until that many exchanges have ended."""
+    def cancel(self, exchange: int) -> None:
+        self.wire.arrive(exchange)
+
+    @property
+    def said(self) -> list[Outgoing]:
+        return [one for one in self.wire.said if not isinstance(one[0], Register)]
+
+    def run_until(self, holds: Callable[[], bool]) -> None:
         if not self.thread.is_alive():
             self.thread.start()
-        deadline = time.monotonic() + LONG_S
-        while sum(isinstance(message, Answer | End) for message, _ in self.said) < ended:
-            assert time.monotonic() < deadline, self.said
-            self.said += [one for one in self.outbox.take() if not isinstance(one[0], Register)]
-            time.sleep(0.001)
+        with self.wire.changed:
+            assert self.wire.changed.wait_for(holds, LONG_S), self.said
+
+    def run_until_ended(self, count: int) -> None:
+        """Until that many exchanges have ended."""
+        self.run_until(lambda: sum(isinstance(message, Answer | End) for message, _ in self.said) >= count)
 
     def answers(self) -> dict[int, tuple[int, Any]]:
         return {
@@ -128,7 +139,7 @@ def test_more_than_there_are_places_wait_and_the_first_come_is_served_first() ->
     bench = Bench()
     for exchange, length in ((1, 3), (2, 2), (3, 5), (4, 1)):
         bench.ask(exchange, length=length)
-    bench.run_until(4)
+    bench.run_until_ended(4)
     assert bench.backend.steps == [[3, 2], [3, 2], [3, 5], [5, 1], [5], [5], [5]]
     assert bench.answers() == {1: (200, 3), 2: (200, 2), 3: (200, 5), 4: (200, 1)}
     assert sorted(bench.backend.released) == [1, 2, 3, 5]
@@ -139,15 +150,11 @@ def test_one_that_was_left_gives_its_place_to_the_next() -> None:
     bench.ask(1, length=10**9)
     bench.ask(2, length=10**9 + 1, stream=True)
     bench.ask(3, length=2)
-    bench.thread.start()
-    deadline = time.monotonic() + LONG_S
-    while not any(isinstance(message, Chunk) for message, _ in bench.said):
-        assert time.monotonic() < deadline
-        bench.said += bench.outbox.take()
+    bench.run_until(lambda: any(isinstance(message, Chunk) for message, _ in bench.said))
     assert bench.backend.released == []
-    bench.thread.cancel(1)
-    bench.thread.cancel(2)
-    bench.run_until(1)
+    bench.cancel(1)
+    bench.cancel(2)
+    bench.run_until_ended(1)
     assert bench.answers() == {3: (200, 2)}
     assert sorted(bench.backend.released) == [2, 10**9, 10**9 + 1]
     assert bench.thread.gauges.cancelled_rows == 2
@@ -157,7 +164,7 @@ def test_one_that_cannot_go_on_is_a_500_and_the_other_is_not_touched() -> None:
     bench = Bench()
     bench.ask(1, length=3, bad=True)
     bench.ask(2, length=3, stream=True)
-    bench.run_until(2)
+    bench.run_until_ended(2)
     status, body = bench.answers()[1]
     assert (status, body["error"]["type"]) == (500, "server_error")
     assert "NaN or infinity" in body["error"]["message"]
@@ -170,10 +177,10 @@ def test_nan_in_a_vector_is_a_500_that_is_counted_and_the_thread_lives() -> None
     bench = Bench()
     bench.backend.vector = [math.nan]
     bench.ask(1, Route.EMBEDDINGS)
-    bench.run_until(1)
+    bench.run_until_ended(1)
     bench.backend.vector = [0.5]
     bench.ask(2, Route.EMBEDDINGS)
-    bench.run_until(2)
+    bench.run_until_ended(2)
     assert bench.answers()[1][0] == 500
     assert bench.answers()[2][1]["data"][0]["embedding"] == [0.5]
     assert bench.thread.gauges.nan_outputs == 1
@@ -182,5 +189,16 @@ def test_nan_in_a_vector_is_a_500_that_is_counted_and_the_thread_lives() -> None
 def test_device_memory_is_read_for_the_heartbeat() -> None:
     bench = Bench()
     bench.ask(1, length=1)
-    bench.run_until(1)
+    bench.run_until_ended(1)
     assert bench.thread.gauges.gpu_bytes == 7_000_000
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_an_error_that_no_request_can_be_blamed_for_ends_the_process() -> None:
+    bench = Bench()
+    bench.ask(1, length=10**9)
+    bench.run_until(lambda: bench.thread.gauges.gpu_bytes > 0)
+    bench.backend.lost = True
+    bench.run_until(lambda: bench.wire.abandoned)
+    bench.thread.join(LONG_S)
+    assert not bench.thread.is_alive()

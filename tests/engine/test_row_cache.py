@@ -16,10 +16,10 @@ from engine.backends import shapes
 from engine.backends.base import Backend, Generation, Job, Row
 from engine.backends.transformers import TransformersBackend
 from engine.device_thread import DeviceThread, Work
-from engine.messages import Answer, Card, Register, Route
-from engine.outbox import Outbox
+from engine.messages import Answer, Card, Route
 from engine.row_cache import RowCache, weigh
 from tests.engine.conftest import launch
+from tests.engine.memory_wire import MemoryWire
 from tests.engine.test_heads import QUERY, build, loaded
 
 LONG_S = 60.0
@@ -30,8 +30,8 @@ class Serving:
     """A device thread over a loaded backend, asked one request after another."""
 
     def __init__(self, backend: Backend, entries: int) -> None:
-        self.outbox = Outbox()
-        self.thread = DeviceThread(launch(result_cache_entries=entries), self.outbox, backend)
+        self.wire = MemoryWire()
+        self.thread = DeviceThread(launch(result_cache_entries=entries), self.wire, backend)
         self._number = 0
         self.thread.start()
 
@@ -43,20 +43,23 @@ class Serving:
     def together(self, route: Route, *bodies: dict[str, Any]) -> list[tuple[int, Any]]:
         """Requests that are handed over at once: status and answer of each, in order."""
         first = self._number + 1
-        for body in bodies:
-            self._number += 1
-            self.thread.submit(Work(self._number, route, False, json.dumps(body).encode(), time.monotonic() + LONG_S))
-        answers: dict[int, tuple[int, Any]] = {}
         deadline = time.monotonic() + LONG_S
-        while len(answers) < len(bodies):
-            assert time.monotonic() < deadline, answers
-            for message, data in self.outbox.take():
-                if isinstance(message, Answer):
-                    answers[message.exchange] = (message.status, json.loads(data or b"null"))
-                else:
-                    assert not isinstance(message, Register) or message.card.deterministic
-            time.sleep(0.001)
+        with self.wire.changed:
+            for body in bodies:
+                self._number += 1
+                self.wire.arrive(Work(self._number, route, False, json.dumps(body).encode(), deadline))
+            assert self.wire.changed.wait_for(lambda: len(self._answers(first)) == len(bodies), LONG_S), self.wire.said
+            answers = self._answers(first)
         return [answers[number] for number in range(first, self._number + 1)]
+
+    def _answers(self, first: int) -> dict[int, tuple[int, Any]]:
+        """What was said to the requests from that number on."""
+        said = [(message, data) for message, data in self.wire.said if isinstance(message, Answer)]
+        return {
+            message.exchange: (message.status, json.loads(data or b"null"))
+            for message, data in said
+            if message.exchange >= first
+        }
 
     def ask(self, route: Route, **body: Any) -> Any:
         """The answer to one request."""
