@@ -11,15 +11,13 @@ import dataclasses
 import importlib.metadata
 import os
 import signal
-import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-import uvicorn
 import zmq
 
 from engine.errors import StokerError
@@ -42,6 +40,7 @@ from supervisor.document import Document
 from supervisor.fleet import Fleet, Surroundings
 from supervisor.gateway.app import Gateway
 from supervisor.gateway.metrics import exposition
+from supervisor.gateway.server import serving
 from supervisor.gateway.status import StatusPages
 from supervisor.host.cpu import cpu_budget
 from supervisor.host.devices import list_devices
@@ -120,7 +119,7 @@ class Supervisor:
             self._watch_signals()
             self._announce(display(listener))
             self.fleet.apply(self._options.config)
-            await stack.enter_async_context(_serving(self._gateway, listener))
+            await stack.enter_async_context(serving(self._gateway, listener))
             notify("READY=1\nSTATUS=serving")
             self._feed_watchdog()
             await self._until_stopped()
@@ -330,43 +329,6 @@ class _BadFrames:
         if now - told_at >= BAD_FRAMES_EACH_S:
             self._told[where] = (now, total)
             self._events.publish(BadFrames(where=where, count=total - told_total, example=why[:300]))
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: signals belong to the supervisor."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-@contextlib.asynccontextmanager
-async def _serving(gateway: Gateway, listener: socket.socket) -> AsyncIterator[None]:
-    """HTTP on that socket; at the end, open connections have a moment to take their last answers."""
-    server = _server(gateway)
-    task = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]))
-    try:
-        yield
-    finally:
-        server.should_exit = True
-        await task
-
-
-def _server(gateway: Gateway) -> _Server:
-    config = uvicorn.Config(
-        gateway,
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=5,
-        interface="asgi3",
-    )
-    return _Server(config)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,224 @@
+"""Bytes to requests: HTTP/1.1 as it comes off one connection, cut anywhere (spec 11).
+
+    feed(bytes) ... -> ready: requests, in order
+
+httptools (llhttp) is the parser; it is strict about everything that smuggles: two lengths, a length beside a transfer
+coding, bare line feeds, folded headers. What is decided here is what of a request is kept, and how much may come:
+
+- Of the headers only those that somebody reads (`KEPT`); of a trailer nothing.
+- A request that is refused by its head is handed over at once, with the reason in `refusal`. Its body is read on and
+  dropped, so that a client that sends first and listens afterwards still gets the answer, and the connection lives.
+- After bytes that are no HTTP nothing more is read (`broken`): the last request handed over is the one to refuse.
+
+Holds no socket and no clock.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+
+import httptools
+
+from engine.messages import MAX_BODY_BYTES
+from supervisor.gateway import errors
+from supervisor.gateway.errors import HttpError
+
+MAX_HEAD_BYTES = 64 * 1024
+"""Limit of request line and headers together; 431 beyond it."""
+
+KEPT = frozenset(
+    {
+        b"authorization",
+        b"connection",
+        b"content-length",
+        b"expect",
+        b"host",
+        b"transfer-encoding",
+        b"x-request-id",
+        b"x-request-timeout-ms",
+    }
+)
+"""Headers that are read; all others are passed over."""
+
+
+class Request:
+    """One request, read whole, or as far as it was refused. Names of headers are lower case.
+
+    version: `1.1`, or what the client speaks instead. refusal: why it is not served. path, route: what the target
+    means, filled in by whoever judges the head.
+    """
+
+    __slots__ = ("body", "headers", "keep_alive", "method", "path", "refusal", "route", "target", "version")
+
+    def __init__(self) -> None:
+        self.method = b""
+        self.target = b""
+        self.headers: dict[bytes, bytes] = {}
+        self.version = "1.1"
+        self.keep_alive = True
+        self.body = b""
+        self.refusal: HttpError | None = None
+        self.path = ""
+        self.route = 0
+
+
+class Reader:
+    """Reads one connection. judge: says of a head why its request is not served, None where it is."""
+
+    def __init__(self, judge: Callable[[Request], HttpError | None]) -> None:
+        self.ready: collections.deque[Request] = collections.deque()
+        self.broken = False
+        self.in_message = False
+        """A request has begun and is not complete."""
+        self.in_head = False
+        self.continue_due = False
+        """Its client waits for a word before it sends the body."""
+        self._judge = judge
+        self._parser = httptools.HttpRequestParser(self)
+        self._request = Request()
+        self._head_bytes = 0
+        self._fed = 0
+        self._dropping = False
+        self._body: bytes | bytearray = b""
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes in. What they complete is in `ready` afterwards."""
+        if self.broken:
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # Another protocol is asked for: the request is answered in this one, and what follows it is not read.
+            self.broken = True
+            self.ready[-1].keep_alive = False
+        except httptools.HttpParserCallbackError:
+            raise
+        except httptools.HttpParserError as error:
+            self._break(HttpError(errors.BAD_REQUEST, f"not an HTTP/1.1 request: {error}"))
+        if self.in_head:
+            self._fed += len(data)
+            if self._fed > MAX_HEAD_BYTES and not self.broken:
+                self._break(_head_too_large())
+
+    def time_out(self) -> None:
+        """The rest of a request does not come: refuse it."""
+        self._break(HttpError(errors.REQUEST_TIMEOUT, "the rest of the request did not come in time"))
+
+    def close(self) -> None:
+        """No more bytes come; lets go of the parser, which points back here."""
+        self.broken = True
+        self._parser = None
+        self.ready.clear()
+
+    # ------------------------------------------------------------------------------------- called by the parser
+
+    def on_message_begin(self) -> None:
+        self._request = Request()
+        self._head_bytes = self._fed = 0
+        self.in_message = self.in_head = True
+
+    def on_url(self, url: bytes) -> None:
+        self._request.target += url
+        self._head_bytes += len(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.in_head:
+            return  # a trailer
+        self._head_bytes += len(name) + len(value) + 4
+        name = name.lower()
+        if name in KEPT:
+            headers = self._request.headers
+            if name == b"host" and name in headers:
+                self._request.refusal = HttpError(errors.BAD_REQUEST, "more than one Host")
+            headers[name] = value
+
+    def on_headers_complete(self) -> None:
+        request, parser = self._request, self._parser
+        self.in_head = False
+        request.method = parser.get_method()
+        request.keep_alive = parser.should_keep_alive()
+        if not request.keep_alive or b"connection" in request.headers:
+            request.version = parser.get_http_version()
+            if request.version == "1.0":
+                request.keep_alive = request.headers.get(b"connection", b"").lower() == b"keep-alive"
+        request.refusal = self._why_refused(request)
+        if request.refusal is not None:
+            self._hand_over_refused(request)
+        elif b"expect" in request.headers:
+            self.continue_due = request.headers[b"expect"].lower() == b"100-continue"
+
+    def on_body(self, data: bytes) -> None:
+        self.continue_due = False
+        if self._dropping:
+            return
+        if not self._body:
+            self._body = data
+        elif isinstance(self._body, bytearray):
+            self._body += data
+        else:
+            self._body = bytearray(self._body)
+            self._body += data
+        if len(self._body) > MAX_BODY_BYTES:
+            self._request.refusal = HttpError(
+                errors.TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes, which are the most"
+            )
+            self._hand_over_refused(self._request)
+
+    def on_message_complete(self) -> None:
+        self.in_message = self.continue_due = False
+        if self._dropping:
+            self._dropping = False
+            return
+        request = self._request
+        if self._body:
+            request.body = bytes(self._body)
+            self._body = b""
+        self.ready.append(request)
+
+    # ------------------------------------------------------------------------------------- inside
+
+    def _why_refused(self, request: Request) -> HttpError | None:
+        headers = request.headers
+        if request.refusal is not None:
+            return request.refusal
+        if self._head_bytes > MAX_HEAD_BYTES:
+            return _head_too_large()
+        if request.version not in ("1.1", "1.0"):
+            return HttpError(errors.BAD_REQUEST, f"HTTP/{request.version}; HTTP/1.1 is spoken here")
+        if b"host" not in headers and request.version == "1.1":
+            return HttpError(errors.BAD_REQUEST, "a request of HTTP/1.1 names its Host")
+        if b"transfer-encoding" in headers:
+            coding = headers[b"transfer-encoding"].lower()
+            if coding != b"chunked" or request.version == "1.0":
+                request.keep_alive = False
+                return HttpError(
+                    errors.BAD_REQUEST, "of the transfer codings only 'chunked' is understood, in HTTP/1.1"
+                )
+        if (length := headers.get(b"content-length")) is not None and int(length) > MAX_BODY_BYTES:
+            return HttpError(errors.TOO_LARGE, f"a body of {int(length)} bytes; {MAX_BODY_BYTES} are the most")
+        return self._judge(request)
+
+    def _hand_over_refused(self, request: Request) -> None:
+        """Its body is of no use. A client that asked before sending it may send it or not: that connection ends."""
+        if b"expect" in request.headers:
+            request.keep_alive = False
+        self._dropping = True
+        self._body = b""
+        self.ready.append(request)
+
+    def _break(self, why: HttpError) -> None:
+        """Nothing more is read; what was begun is refused, unless it was already."""
+        self.broken = True
+        self._body = b""
+        if not self._dropping:
+            request = self._request if self.in_message else Request()
+            request.refusal = why
+            request.keep_alive = False
+            self.ready.append(request)
+        elif self.ready:
+            self.ready[-1].keep_alive = False
+
+
+def _head_too_large() -> HttpError:
+    return HttpError(errors.HEAD_TOO_LARGE, f"request line and headers of more than {MAX_HEAD_BYTES} bytes")
