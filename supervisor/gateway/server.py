@@ -42,15 +42,19 @@ class HttpServer:
         self.stopping = True
         for connection in list(self._connections):
             connection.stop()
+        await self._until_all_closed(LAST_ANSWERS_S)
+        for connection in list(self._connections):
+            connection.abort()
+        await self._until_all_closed(LAST_ANSWERS_S)
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    async def _until_all_closed(self, limit_s: float) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LAST_ANSWERS_S):
+            async with asyncio.timeout(limit_s):
                 while self._connections:
                     self._all_closed.clear()
                     await self._all_closed.wait()
-        for connection in list(self._connections):
-            connection.abort()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
 
     # ------------------------------------------------------------------------------------------- for connections
 
