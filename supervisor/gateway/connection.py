@@ -6,6 +6,8 @@ Callbacks, not tasks: a request costs no task, future or timer here, and an answ
 
 - While an answer is due or not taken by the client, further requests of the connection are not read from the socket.
 - A client that does not take what it is sent is `behind`; whoever streams to it is to stop then.
+- A client that was told 429 rests for a moment: its next request is looked at a little later, however soon it comes.
+  Refusing costs about half of answering, so clients that ask again at once would take the time of those served.
 - Clients that send or take nothing for too long are found by the server's sweep, which looks at every connection now
   and then: one timer for all of them.
 """
@@ -75,6 +77,7 @@ class Connection(asyncio.Protocol):
         "_pausing_reads",
         "_reader",
         "_request",
+        "_resting",
         "_server",
         "_since",
         "_stuck",
@@ -93,6 +96,7 @@ class Connection(asyncio.Protocol):
         self._ending = False
         self._paused = False
         self._pausing_reads = False
+        self._resting = False
         self._since = server.now
         self._stuck = 0
         self._transport: asyncio.Transport
@@ -152,6 +156,9 @@ class Connection(asyncio.Protocol):
             self._transport.write(head + body)
         else:
             self._transport.writelines((head, body))
+        if status == 429:
+            self._resting = True
+            self._server.rest(self)
         self._finished(request)
 
     def begin(self, head: bytes) -> None:
@@ -199,6 +206,12 @@ class Connection(asyncio.Protocol):
         if self._request is None:
             self._end()
 
+    def go_on(self) -> None:
+        """It rested."""
+        self._resting = False
+        if not self._ending:
+            self._advance()
+
     def abort(self) -> None:
         """Now, whatever is still to be sent."""
         self._transport.abort()
@@ -239,7 +252,7 @@ class Connection(asyncio.Protocol):
             return
         self._advancing = True
         ready = self._reader.ready
-        while ready and self._request is None and not self._paused and not self._ending:
+        while ready and self._request is None and not (self._paused or self._resting or self._ending):
             self._serve(ready.popleft())
         self._advancing = False
         if self._pausing_reads or ready or self._paused:
@@ -294,10 +307,10 @@ class Connection(asyncio.Protocol):
         return b"" if request.version == "1.1" else b"connection: keep-alive\r\n"
 
     def _balance_reading(self) -> None:
-        """Take nothing more in while there is enough to do."""
+        """Take nothing more in while there is enough to do. One request may wait: most clients are never paused so."""
         if self._ending:
             return
-        if self._reader.ready or self._paused:
+        if len(self._reader.ready) > 1 or self._paused:
             if not self._pausing_reads:
                 self._pausing_reads = True
                 self._transport.pause_reading()

@@ -13,6 +13,8 @@ from supervisor.host.listening import BACKLOG
 
 SWEEP_S = 1.0
 """Between two looks at the connections; so coarse are their limits of time."""
+REST_S = 0.02
+"""How long a client rests that was told 429, at the most."""
 LAST_ANSWERS_S = 5.0
 """How long clients have to take their last answers when the server ends."""
 
@@ -27,6 +29,7 @@ class HttpServer:
         self._connections: set[Connection] = set()
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._resting: list[Connection] = []
         self._all_closed = asyncio.Event()
         self._date = b""
         self._date_of = 0
@@ -70,6 +73,12 @@ class HttpServer:
         if not self._connections:
             self._all_closed.set()
 
+    def rest(self, connection: Connection) -> None:
+        """Have it go on a little later; all that rest go on together."""
+        if not self._resting:
+            self._loop.call_later(REST_S, self._wake)
+        self._resting.append(connection)
+
     def date(self) -> bytes:
         """The Date header line of now."""
         second = int(time.time())
@@ -82,6 +91,11 @@ class HttpServer:
 
     def _connection(self) -> Connection:
         return Connection(self, self._app)
+
+    def _wake(self) -> None:
+        rested, self._resting = self._resting, []
+        for connection in rested:
+            connection.go_on()
 
     def _sweep(self) -> None:
         """Runs while there are connections."""

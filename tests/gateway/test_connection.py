@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from unittest import mock
 
+from supervisor.core.dispatch import MOST_IN_FLIGHT
 from supervisor.gateway import connection as connection_module
+from supervisor.gateway import server as server_module
 from supervisor.gateway.connection import HEAD_S, KEEP_ALIVE_S, LINGER_S, MOST_BEHIND_BYTES, STALL_S
-from tests.gateway.house import Client, House, in_house, post, until
+from tests.gateway.house import LONG_S, Client, House, in_house, post, until
 
 STREAM = b'{"stream": true}'
 
@@ -227,6 +230,27 @@ async def test_a_client_that_hangs_up_cancels_what_it_waited_for(house: House) -
         client.writer.close()
         await house.opened(0)
         assert house.cancelled()[-1] == number
+
+
+@in_house
+async def test_a_client_that_asks_again_at_once_after_429_waits_a_moment_and_others_do_not(house: House) -> None:
+    for target in house.targets:
+        target.member.in_flight = MOST_IN_FLIGHT
+    refused, other = await house.connect(), await house.connect()
+    with mock.patch.object(server_module, "REST_S", LONG_S):
+        refused.send(post() * 2)
+        answer = await refused.answer()
+    assert (answer.status, answer.code, answer.headers["retry-after"]) == (429, "overloaded", "1")
+    for target in house.targets:
+        target.member.in_flight = 0
+    other.send(post())
+    ((target, number),) = await house.opened(1)
+    house.answer(target, number)
+    assert (await other.answer()).status == 200 and not house.open()
+    house.server._wake()
+    ((target, number),) = await house.opened(1)
+    house.answer(target, number)
+    assert (await refused.answer()).status == 200
 
 
 # ------------------------------------------------------------------------------------------------- slow clients
