@@ -47,6 +47,7 @@ from supervisor.host.cpu import cpu_budget
 from supervisor.host.devices import list_devices
 from supervisor.host.listening import display, listen
 from supervisor.host.logs import LogLine, LogThread, iso_utc
+from supervisor.host.memory import keep_freed_memory
 from supervisor.host.processes import STOP_S, adopt_orphans
 from supervisor.host.runtime import RuntimeDir
 from supervisor.host.systemd import notify, watchdog_interval
@@ -86,6 +87,7 @@ def run(options: ServeOptions) -> int:
     with runtime.acquire(options.listen, time.time()) as lock:
         del lock
         adopt_orphans()
+        keep_freed_memory()
         import uvloop
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -27,6 +27,11 @@ from supervisor.gateway.errors import HttpError
 MAX_HEAD_BYTES = 64 * 1024
 """Limit of request line and headers together; 431 beyond it."""
 
+SMALL_BYTES = 4 * 1024
+COLLECT_BYTES = 256 * 1024
+"""Pieces of a body smaller than the first are collected up to the second, so that a body in single bytes takes no more
+than itself. Larger ones are joined once: growing one buffer with them costs ten times as much."""
+
 KEPT = frozenset(
     {
         b"authorization",
@@ -80,7 +85,8 @@ class Reader:
         self._head_bytes = 0
         self._fed = 0
         self._dropping = False
-        self._body: bytes | bytearray = b""
+        self._pieces: list[bytes | bytearray] = []
+        self._size = 0
 
     def feed(self, data: bytes) -> None:
         """Take bytes in. What they complete is in `ready` afterwards."""
@@ -152,14 +158,15 @@ class Reader:
         self.continue_due = False
         if self._dropping:
             return
-        if not self._body:
-            self._body = data
-        elif isinstance(self._body, bytearray):
-            self._body += data
+        self._size += len(data)
+        pieces = self._pieces
+        if len(data) >= SMALL_BYTES or not pieces:
+            pieces.append(data)
+        elif isinstance(last := pieces[-1], bytearray) and len(last) < COLLECT_BYTES:
+            last += data
         else:
-            self._body = bytearray(self._body)
-            self._body += data
-        if len(self._body) > MAX_BODY_BYTES:
+            pieces.append(bytearray(data))
+        if self._size > MAX_BODY_BYTES:
             self._request.refusal = HttpError(
                 errors.TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes, which are the most"
             )
@@ -170,10 +177,10 @@ class Reader:
         if self._dropping:
             self._dropping = False
             return
-        request = self._request
-        if self._body:
-            request.body = bytes(self._body)
-            self._body = b""
+        pieces, request = self._pieces, self._request
+        if pieces:
+            request.body = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+            self._forget_body()
         self.ready.append(request)
 
     # ------------------------------------------------------------------------------------- inside
@@ -204,13 +211,17 @@ class Reader:
         if b"expect" in request.headers:
             request.keep_alive = False
         self._dropping = True
-        self._body = b""
+        self._forget_body()
         self.ready.append(request)
+
+    def _forget_body(self) -> None:
+        self._pieces = []
+        self._size = 0
 
     def _break(self, why: HttpError) -> None:
         """Nothing more is read; what was begun is refused, unless it was already."""
         self.broken = True
-        self._body = b""
+        self._forget_body()
         if not self._dropping:
             request = self._request if self.in_message else Request()
             request.refusal = why
