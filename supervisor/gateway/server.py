@@ -13,7 +13,7 @@ from supervisor.host.listening import BACKLOG
 
 SWEEP_S = 1.0
 """Between two looks at the connections; so coarse are their limits of time."""
-REST_S = 0.02
+REST_S = 0.05
 """How long a client rests that was told 429, at the most."""
 LAST_ANSWERS_S = 5.0
 """How long clients have to take their last answers when the server ends."""
