@@ -120,7 +120,7 @@ class Supervisor:
             stack.callback(self._log_thread.close, FLUSH_LOGS_S)
             self._build(context, stack, display(listener))
             self._watch_signals()
-            gc.freeze()  # what is here stays: no collection looks at it again, which would hold requests up for 25 ms
+            gc.freeze()  # what is here stays: no collection looks at it again, which would hold requests up for 11 ms
             self._announce(display(listener))
             self.fleet.apply(self._options.config)
             await stack.enter_async_context(serving(self._gateway, listener))

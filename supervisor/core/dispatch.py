@@ -142,6 +142,7 @@ class Pool:
         """The members that `_ranks` is about: those of the last choice."""
         self._ranks: list[int] = []
         self._places: dict[Member, int] = {}
+        self._tries = range(0)
 
     # ------------------------------------------------------------------------------------------------ choosing
 
@@ -154,7 +155,7 @@ class Pool:
         if self._ranked != self.members:
             self._rank_all()
         ranks = self._ranks
-        for _ in range(min(LIGHTEST_TRIED, len(ranks))):
+        for _ in self._tries:
             place = ranks.index(min(ranks))
             member = self._ranked[place]
             standing = member.standing
@@ -163,7 +164,7 @@ class Pool:
                 and member.in_flight < MOST_IN_FLIGHT
                 and standing.backoff_until <= now
                 and (standing.ejected_until is None or standing.ejected_until <= now)
-                and member not in tried
+                and (not tried or member not in tried)
             ):
                 return member
             ranks = ranks.copy()
@@ -212,6 +213,7 @@ class Pool:
         self._ranked = list(self.members)
         self._ranks = [_rank(member) for member in self._ranked]
         self._places = {member: place for place, member in enumerate(self._ranked)}
+        self._tries = range(min(LIGHTEST_TRIED, len(self._ranked)))
 
     # ------------------------------------------------------------------------------------------------ settling
 

@@ -39,7 +39,9 @@ LINGER_S = 3
 """How long what a client still sends is read and dropped after its last answer, so that it gets to see that answer."""
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in http.HTTPStatus}
+_PHRASES = {status.value: status.phrase for status in http.HTTPStatus}
+STATUS_LINES = {code: f"HTTP/1.1 {code} {_PHRASES.get(code, '')}\r\n".encode() for code in range(100, 1000)}
+"""Also for codes that no standard names: attached servers have some."""
 
 
 class Caller(Protocol):
@@ -114,11 +116,8 @@ class Connection(asyncio.Protocol):
         if not reader.in_head:
             self._since = self._server.now
         reader.feed(data)
-        if reader.ready:
+        if reader.ready or reader.continue_due:
             self._advance()
-        if reader.continue_due and self._request is None:
-            reader.continue_due = False
-            self._transport.write(CONTINUE)
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -200,10 +199,8 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------------------------------------- told by the server
 
     def stop(self) -> None:
-        """No further request. What is being answered is still answered."""
-        if self._ending:
-            return
-        if self._request is None:
+        """No further request. What is being read or answered is still answered."""
+        if self._request is None and not (self._ending or self._reader.in_message or self._reader.ready):
             self._end()
 
     def go_on(self) -> None:
@@ -255,6 +252,9 @@ class Connection(asyncio.Protocol):
         while ready and self._request is None and not (self._paused or self._resting or self._ending):
             self._serve(ready.popleft())
         self._advancing = False
+        if self._reader.continue_due and self._request is None:
+            self._reader.continue_due = False
+            self._transport.write(CONTINUE)
         if self._pausing_reads or ready or self._paused:
             self._balance_reading()
 
@@ -283,7 +283,7 @@ class Connection(asyncio.Protocol):
             self._end()
             return
         self._since = self._server.now
-        if self._reader.ready and not self._advancing:
+        if (self._reader.ready or self._reader.continue_due) and not self._advancing:
             self._advance()
 
     def _end(self) -> None:
@@ -294,8 +294,10 @@ class Connection(asyncio.Protocol):
         self._since = self._server.now
         unread = reader.in_message or reader.broken or len(reader.ready) > 0
         reader.close()
+        if self._transport.is_closing():
+            return
         self._resume_reading()
-        if unread and self._transport.can_write_eof():
+        if unread:
             self._transport.write_eof()
         else:
             self._transport.close()
@@ -308,7 +310,7 @@ class Connection(asyncio.Protocol):
 
     def _balance_reading(self) -> None:
         """Take nothing more in while there is enough to do. One request may wait: most clients are never paused so."""
-        if self._ending:
+        if self._ending or self._transport.is_closing():
             return
         if len(self._reader.ready) > 1 or self._paused:
             if not self._pausing_reads:

@@ -100,6 +100,29 @@ async def test_a_client_that_asks_first_is_told_to_continue(house: House) -> Non
 
 
 @in_house
+async def test_a_client_that_asks_first_while_it_waits_for_another_answer_is_told_after_that(house: House) -> None:
+    client = await house.connect()
+    client.send(post() + post(headers="expect: 100-continue\r\n")[:-2])
+    ((target, number),) = await house.opened(1)
+    house.answer(target, number)
+    assert (await client.answer()).status == 200
+    assert (await client.answer(body=False)).status == 100
+    client.send(b"{}")
+    await house.opened(1)
+
+
+@in_house
+async def test_a_status_that_no_standard_names_is_passed_on(house: House) -> None:
+    client = await house.connect()
+    for status in (499, 520, 999):
+        client.send(post())
+        ((target, number),) = await house.opened(1)
+        house.answer(target, number, status=status)
+        assert (await client.answer()).status == status
+        house.lane.pool.readmit_by_hand(target.member)
+
+
+@in_house
 async def test_a_client_that_asks_first_and_is_refused_need_not_send(house: House) -> None:
     client = await house.connect()
     client.send(b"POST /v1/embeddings HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999\r\nexpect: 100-continue\r\n\r\n")
@@ -376,6 +399,20 @@ async def test_at_the_end_idle_connections_close_and_answers_in_flight_arrive(ho
     house.answer(target, number)
     answer = await busy.answer()
     assert (answer.status, answer.headers["connection"]) == (200, "close")
+    await closing
+
+
+@in_house
+async def test_at_the_end_a_request_that_is_on_its_way_in_is_still_answered(house: House) -> None:
+    client = await house.connect()
+    client.send(post()[:-1])
+    await until(lambda: house.connections[0]._reader.in_message)
+    house.directory.stopping = True
+    closing = asyncio.ensure_future(house.server.close())
+    await until(lambda: house.server.stopping)
+    client.send(b"}")
+    assert (await client.answer()).code == "stopping"
+    client.writer.close()
     await closing
 
 
