@@ -93,11 +93,7 @@ class Reader:
         if self.broken:
             return
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # Another protocol is asked for: the request is answered in this one, and what follows it is not read.
-            self.broken = True
-            self.ready[-1].keep_alive = False
+            self._parse(data)
         except httptools.HttpParserCallbackError:
             raise
         except httptools.HttpParserError as error:
@@ -205,6 +201,31 @@ class Reader:
         if (length := headers.get(b"content-length")) is not None and int(length) > MAX_BODY_BYTES:
             return HttpError(errors.TOO_LARGE, f"a body of {int(length)} bytes; {MAX_BODY_BYTES} are the most")
         return self._judge(request)
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        while not self.broken:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                data = memoryview(data)[upgrade.args[0] :]
+                self._read_without_upgrade()
+
+    def _read_without_upgrade(self) -> None:
+        """Another protocol is asked for, which need not be granted: read the same request without that wish.
+
+        The parser takes an upgraded request to be over with its head, so what follows would be lost.
+        """
+        request = self.ready[-1]
+        if request.method == b"CONNECT" or request.refusal is not None:
+            self.broken = True
+            request.keep_alive = False
+            return
+        self.ready.pop()
+        lines = b"".join(b"%b: %b\r\n" % header for header in request.headers.items() if header[0] != b"connection")
+        first = b"%b %b HTTP/%b\r\n" % (request.method, request.target, request.version.encode())
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(b"%b%b\r\n" % (first, lines))
 
     def _hand_over_refused(self, request: Request) -> None:
         """Its body is of no use. A client that asked before sending it may send it or not: that connection ends."""

@@ -186,9 +186,27 @@ async def test_a_stream_is_chunked_and_for_http_1_0_it_ends_with_the_connection(
 @in_house
 async def test_an_upgrade_is_answered_in_http_1_1(house: House) -> None:
     client = await house.connect()
-    client.send(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n\0\1\2")
+    client.send(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n")
+    assert (await client.answer()).status == 200
+    wish = "connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAM\r\nx-request-id: mine\r\n"
+    asked = post(b'{"user": "u"}', headers=wish)
+    client.send(asked[:-3])
+    await until(lambda: house.connections[0]._reader.in_message)
+    client.send(asked[-3:] + post())
+    ((target, number),) = await house.opened(1)
+    assert house.body_of(number) == b'{"user": "u"}'
+    house.answer(target, number)
+    assert (await client.answer()).headers["x-request-id"] == "mine"
+    await house.opened(1)
+
+
+@in_house
+async def test_a_tunnel_is_not_granted(house: House) -> None:
+    client = await house.connect()
+    client.send(b"CONNECT a:1 HTTP/1.1\r\nhost: a:1\r\n\r\n\0\1\2")
     answer = await client.answer()
-    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    assert (answer.status, answer.code, answer.headers["connection"]) == (404, "not_found", "close")
+    assert await client.closed() == b""
 
 
 @in_house

@@ -122,6 +122,11 @@ def test_a_head_without_end_is_refused_however_it_comes(step: int) -> None:
         assert request.refusal is not None and request.refusal.kind.status == 431
 
 
+def test_thousands_of_upgrades_in_one_piece_are_thousands_of_requests() -> None:
+    asked = b"GET /a HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: b\r\n\r\n"
+    assert [request.target for request in read(asked * 3000 + NEXT)] == [b"/a"] * 3000 + [b"/smuggled"]
+
+
 def test_many_small_headers_are_a_large_head_too() -> None:
     (request,) = read(HEAD + b"a: b\r\n" * 20_000 + b"\r\n")
     assert request.refusal is not None and request.refusal.kind.status == 431
