@@ -8,18 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import importlib.metadata
 import os
 import signal
-import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-import uvicorn
 import zmq
 
 from engine.errors import StokerError
@@ -42,11 +41,13 @@ from supervisor.document import Document
 from supervisor.fleet import Fleet, Surroundings
 from supervisor.gateway.app import Gateway
 from supervisor.gateway.metrics import exposition
+from supervisor.gateway.server import serving
 from supervisor.gateway.status import StatusPages
 from supervisor.host.cpu import cpu_budget
 from supervisor.host.devices import list_devices
 from supervisor.host.listening import display, listen
 from supervisor.host.logs import LogLine, LogThread, iso_utc
+from supervisor.host.memory import keep_freed_memory
 from supervisor.host.processes import STOP_S, adopt_orphans
 from supervisor.host.runtime import RuntimeDir
 from supervisor.host.systemd import notify, watchdog_interval
@@ -86,6 +87,7 @@ def run(options: ServeOptions) -> int:
     with runtime.acquire(options.listen, time.time()) as lock:
         del lock
         adopt_orphans()
+        keep_freed_memory()
         import uvloop
 
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -118,9 +120,10 @@ class Supervisor:
             stack.callback(self._log_thread.close, FLUSH_LOGS_S)
             self._build(context, stack, display(listener))
             self._watch_signals()
+            gc.freeze()  # what is here stays: no collection looks at it again, which would hold requests up for 11 ms
             self._announce(display(listener))
             self.fleet.apply(self._options.config)
-            await stack.enter_async_context(_serving(self._gateway, listener))
+            await stack.enter_async_context(serving(self._gateway, listener))
             notify("READY=1\nSTATUS=serving")
             self._feed_watchdog()
             await self._until_stopped()
@@ -330,43 +333,6 @@ class _BadFrames:
         if now - told_at >= BAD_FRAMES_EACH_S:
             self._told[where] = (now, total)
             self._events.publish(BadFrames(where=where, count=total - told_total, example=why[:300]))
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: signals belong to the supervisor."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-@contextlib.asynccontextmanager
-async def _serving(gateway: Gateway, listener: socket.socket) -> AsyncIterator[None]:
-    """HTTP on that socket; at the end, open connections have a moment to take their last answers."""
-    server = _server(gateway)
-    task = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]))
-    try:
-        yield
-    finally:
-        server.should_exit = True
-        await task
-
-
-def _server(gateway: Gateway) -> _Server:
-    config = uvicorn.Config(
-        gateway,
-        http="httptools",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=5,
-        interface="asgi3",
-    )
-    return _Server(config)
 
 
 @contextlib.contextmanager

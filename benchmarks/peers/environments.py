@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import subprocess
-import sys
 import venv
-from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,11 +16,11 @@ INSTALL_LIMIT_S = 900
 @dataclasses.dataclass(frozen=True)
 class Peer:
     """A server to be measured beside. name: in the tables. script: beside this file. packages: what pip installs,
-    pinned, into an environment of its own; none: it runs in Stoker's."""
+    pinned, into an environment of its own."""
 
     name: str
     script: str
-    packages: tuple[str, ...] = ()
+    packages: tuple[str, ...]
 
     @property
     def folder(self) -> Path:
@@ -32,18 +30,18 @@ class Peer:
     @property
     def python(self) -> str:
         """Its interpreter."""
-        return str(self.folder / "bin" / "python") if self.packages else sys.executable
+        return str(self.folder / "bin" / "python")
 
     @property
     def version(self) -> str:
         """What the table says it was."""
-        return ", ".join(pin.replace("==", " ") for pin in self.packages) or f"uvicorn {version('uvicorn')}"
+        return ", ".join(pin.replace("==", " ") for pin in self.packages)
 
 
 MOSEC = Peer("Mosec", "with_mosec.py", ("mosec==0.9.8",))
 LITSERVE = Peer("LitServe", "with_litserve.py", ("litserve==0.2.19",))
 RAY = Peer("Ray Serve", "with_ray.py", ("ray[serve]==2.60.0",))
-UVICORN = Peer("bare uvicorn", "with_uvicorn.py")
+UVICORN = Peer("bare uvicorn", "with_uvicorn.py", ("uvicorn==0.54.0", "httptools==0.9.0", "uvloop==0.23.0"))
 
 
 class NotInstalled(Exception):
@@ -54,7 +52,7 @@ def ensure(peer: Peer) -> None:
     """Install a peer where it is not yet, with these versions. Raises NotInstalled."""
     stamp = peer.folder / ".installed"
     wanted = "\n".join(peer.packages)
-    if not peer.packages or (stamp.exists() and stamp.read_text() == wanted):
+    if stamp.exists() and stamp.read_text() == wanted:
         return
     print(f"installing {wanted} into {peer.folder} …", flush=True)
     shutil.rmtree(peer.folder, ignore_errors=True)

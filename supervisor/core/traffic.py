@@ -1,11 +1,12 @@
 """What a replica's requests looked like lately: rate and latency percentiles, over a sliding window (spec 12, 14).
 
 Latencies go into buckets that grow by a fixed ratio, so a percentile is right to within 5 % and recording one costs a
-logarithm. The window is a ring of one-second slices.
+search among their bounds. The window is a ring of one-second slices.
 """
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterable
 
@@ -15,6 +16,8 @@ WINDOW_S = 10
 _GROWTH = math.log(1.05)
 _SMALLEST_S = 20e-6
 _BUCKETS = 320
+_BOUNDS = [_SMALLEST_S * math.exp(bucket * _GROWTH) for bucket in range(_BUCKETS)]
+"""Upper bound of each bucket but the last, in seconds."""
 
 
 class Traffic:
@@ -36,7 +39,7 @@ class Traffic:
             self._stamps[slot] = second
             self._slices[slot] = {}
             self._counts[slot] = 0
-        bucket = _bucket(seconds)
+        bucket = bisect.bisect_left(_BOUNDS, seconds)
         slice_ = self._slices[slot]
         slice_[bucket] = slice_.get(bucket, 0) + 1
         self._counts[slot] += 1
@@ -75,9 +78,3 @@ def percentile(buckets: dict[int, int], share: float) -> float | None:
         if seen >= wanted:
             break
     return _SMALLEST_S * math.exp(bucket * _GROWTH)
-
-
-def _bucket(seconds: float) -> int:
-    if seconds <= _SMALLEST_S:
-        return 0
-    return min(_BUCKETS, int(math.log(seconds / _SMALLEST_S) / _GROWTH) + 1)

@@ -1,37 +1,29 @@
-"""The HTTP side as one bare ASGI function: routes by a table, bodies passed through as bytes (spec 2, 11).
+"""What a request means: routes by a table, bodies passed through as bytes (spec 2, 11).
 
 Of a request's body only `model` and `stream` are read here; everything else is the engine's. The way of one request:
-body -> `model` -> deployment -> `Exchanges.submit` -> a future that the replica's answer resolves -> response.
+head -> `judge` -> body -> `model` -> deployment -> `Exchanges.submit`, and from there the replica's answer goes to the
+sink that was given along.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import itertools
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Protocol
+import urllib.parse
+from typing import Protocol
 
+import httptools
 import msgspec
 
 from engine import bodies
-from engine.messages import MAX_BODY_BYTES, Route
-from supervisor.exchanges import Exchange, Exchanges, Failure, Lane
+from engine.messages import Route
+from supervisor.exchanges import Exchanges, Failure, Lane
 from supervisor.gateway import errors
+from supervisor.gateway.connection import Connection
 from supervisor.gateway.errors import HttpError
-from supervisor.gateway.sinks import StreamSink, UnarySink
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
-
-WATCH_AFTER_S = 0.05
-"""A request that takes longer is watched for its caller's leaving. Most are answered before, and cost no watcher."""
-
-JSON = (b"content-type", b"application/json")
-EVENT_STREAM = (b"content-type", b"text/event-stream; charset=utf-8")
+from supervisor.gateway.reader import Request
+from supervisor.gateway.sinks import StreamSink, UnarySink, head, reply_error
 
 
 class Peek(msgspec.Struct, frozen=True):
@@ -73,20 +65,21 @@ class Directory(Protocol):
         """The sentence for a request whose `model` means no deployment."""
 
 
-ROUTES: dict[str, Route] = {
-    "/v1/embeddings": Route.EMBEDDINGS,
-    "/v1/completions": Route.COMPLETIONS,
-    "/v1/chat/completions": Route.CHAT,
-    "/v1/classify": Route.CLASSIFY,
-    "/v1/rerank": Route.RERANK,
+ROUTES: dict[bytes, Route] = {
+    b"/v1/embeddings": Route.EMBEDDINGS,
+    b"/v1/completions": Route.COMPLETIONS,
+    b"/v1/chat/completions": Route.CHAT,
+    b"/v1/classify": Route.CLASSIFY,
+    b"/v1/rerank": Route.RERANK,
 }
 ADMIN_SCALE = "/v1/admin/scale"
 OPEN_PAGES = frozenset({"/health", "/ready"})
 """Answered without an API key: probes have none."""
+LONGEST_TIMEOUT_MS = 86_400_000
 
 
 class Gateway:
-    """The ASGI application. `api_key`: what callers must present; None lets everybody in."""
+    """The application behind the HTTP server. `api_key`: what callers must present; None lets everybody in."""
 
     def __init__(self, exchanges: Exchanges, directory: Directory, pages: Pages, api_key: str | None) -> None:
         self._exchanges = exchanges
@@ -94,210 +87,104 @@ class Gateway:
         self._pages = pages
         self._api_key = None if api_key is None else b"Bearer " + api_key.encode()
         self._peek = msgspec.json.Decoder(Peek)
-        self._prefix = secrets.token_hex(4)
+        self._prefix = b"req-%b-%%x" % secrets.token_hex(4).encode()
         self._numbers = itertools.count(1)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        request_id = b"req-%s-%x" % (self._prefix.encode(), next(self._numbers))
-        try:
-            await self._route(scope, receive, send, request_id)
-        except HttpError as error:
-            await _reply_error(send, error, request_id)
+    # ------------------------------------------------------------------------------------------- connection.Application
 
-    async def _route(self, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> None:
-        path, method = scope["path"], scope["method"]
-        route = ROUTES.get(path)
-        facts = _Facts(scope["headers"])
-        if facts.request_id is not None:
-            request_id = facts.request_id
-        if self._api_key is not None and path not in OPEN_PAGES:
-            self._check_key(facts)
-        if route is not None:
-            if method != "POST":
-                raise HttpError(errors.METHOD_NOT_ALLOWED, f"{path} takes POST, not {method}")
-            body = await _read_body(receive, facts)
-            await self._serve(route, body, facts, receive, send, request_id)
-        elif method in ("GET", "HEAD"):
-            page = self._pages.get(path)
+    def judge(self, request: Request) -> HttpError | None:
+        """Everything that can be said before the body is read: what is refused here is not waited for."""
+        route = ROUTES.get(request.target)
+        if route is None:
+            request.path = _path(request.target)
+            route = ROUTES.get(request.path.encode())
+        if self._api_key is not None and request.path not in OPEN_PAGES and (why := self._why_no_key(request)):
+            return HttpError(errors.UNAUTHORIZED, why)
+        if route is None:
+            return None
+        request.route = route
+        if request.method != b"POST":
+            method, path = request.method.decode(), request.target.decode("latin-1")
+            return HttpError(errors.METHOD_NOT_ALLOWED, f"{path} takes POST, not {method}")
+        if (limit := request.headers.get(b"x-request-timeout-ms")) is not None and not _is_timeout(limit):
+            found = repr(limit[:40].decode("latin-1"))
+            message = f"X-Request-Timeout-Ms is {found}; it takes whole milliseconds from 1 to a day"
+            return HttpError(errors.BAD_REQUEST, message, "X-Request-Timeout-Ms")
+        return None
+
+    def serve(self, request: Request, connection: Connection) -> None:
+        if request.route:
+            self._submit(request, connection)
+        elif request.method in (b"GET", b"HEAD"):
+            page = self._pages.get(request.path)
             if page is None:
-                raise HttpError(errors.NOT_FOUND, f"there is no {path}; see GET /v1/models, POST /v1/embeddings")
-            await _reply(send, page.status, page.body, [(b"content-type", page.content_type)], request_id)
-        elif path == ADMIN_SCALE and method == "POST":
-            page = self._pages.scale(await _read_body(receive, facts))
-            await _reply(send, page.status, page.body, [JSON], request_id)
+                raise HttpError(
+                    errors.NOT_FOUND, f"there is no {request.path}; see GET /v1/models, POST /v1/embeddings"
+                )
+            self._show(page, request, connection)
+        elif request.path == ADMIN_SCALE and request.method == b"POST":
+            self._show(self._pages.scale(request.body), request, connection)
         else:
-            raise HttpError(errors.NOT_FOUND, f"there is no {method} {path}")
+            raise HttpError(errors.NOT_FOUND, f"there is no {request.method.decode()} {request.path}")
 
-    def _check_key(self, facts: _Facts) -> None:
-        assert self._api_key is not None
-        if facts.authorization is None:
-            raise HttpError(errors.UNAUTHORIZED, "an API key is needed: send it as 'Authorization: Bearer KEY'")
-        if not hmac.compare_digest(facts.authorization, self._api_key):
-            raise HttpError(errors.UNAUTHORIZED, "the API key is not right")
+    def refuse(self, request: Request, error: HttpError, connection: Connection) -> None:
+        reply_error(connection, self._request_id(request), error.kind, str(error), error.param)
 
-    async def _serve(
-        self, route: Route, body: bytes, facts: _Facts, receive: Receive, send: Send, request_id: bytes
-    ) -> None:
+    def fail(self, request: Request, connection: Connection) -> None:
+        request.keep_alive = False
+        message = "a mistake of the supervisor's own; its log says more"
+        reply_error(connection, self._request_id(request), errors.INTERNAL, message)
+
+    # ------------------------------------------------------------------------------------------- inside
+
+    def _submit(self, request: Request, connection: Connection) -> None:
         if self._directory.stopping:
-            raise _failed(Failure.STOPPING, "the supervisor is stopping")
-        peek = self._peek_at(body)
+            request.keep_alive = False
+            raise HttpError(errors.OF_FAILURE[Failure.STOPPING], "the supervisor is stopping")
+        try:
+            peek = bodies.decode(self._peek, request.body)
+        except bodies.BadBody as error:
+            raise HttpError(errors.BAD_REQUEST, error.fault.sentence, error.fault.param) from None
         lane = self._directory.find(peek.model)
         if lane is None:
             kind = errors.BAD_REQUEST if peek.model is None else errors.MODEL_NOT_FOUND
             raise HttpError(kind, self._directory.why_none(peek.model), "model")
-        if peek.stream:
-            await self._stream(route, lane, body, facts, receive, send, request_id)
-        else:
-            await self._answer(route, lane, body, facts, receive, send, request_id)
-
-    async def _answer(
-        self, route: Route, lane: Lane, body: bytes, facts: _Facts, receive: Receive, send: Send, request_id: bytes
-    ) -> None:
-        sink = UnarySink()
-        exchange = self._exchanges.submit(lane, route, False, body, sink, facts.timeout_s)
+        limit = request.headers.get(b"x-request-timeout-ms")
+        limit_s = None if limit is None else int(limit) / 1000
+        stream = peek.stream is True
+        sink = (StreamSink if stream else UnarySink)(self._exchanges, connection, self._request_id(request))
+        exchange = self._exchanges.submit(lane, request.route, stream, request.body, sink, limit_s)
         if exchange is not None:
-            watch = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._watch, exchange, receive, sink)
-            try:
-                await sink.done
-            finally:
-                watch.cancel()
-                sink.stop_watching()
-                self._exchanges.cancel(exchange)
-        if sink.failure is not None:
-            raise _failed(sink.failure, sink.message, sink.replica)
-        if sink.replica is None:
-            return
-        replica = (b"x-stoker-replica", sink.replica.encode())
-        await _reply(send, sink.status, sink.body, [JSON, replica], request_id)
+            sink.exchange = exchange
+            connection.caller = sink
 
-    async def _stream(
-        self, route: Route, lane: Lane, body: bytes, facts: _Facts, receive: Receive, send: Send, request_id: bytes
-    ) -> None:
-        sink = StreamSink()
-        exchange = self._exchanges.submit(lane, route, True, body, sink, facts.timeout_s)
-        if exchange is not None:
-            self._watch(exchange, receive, sink)
-        try:
-            await sink.ready()
-            if sink.whole is not None:
-                status, answer, replica = sink.whole
-                await _reply(send, status, answer, [JSON, (b"x-stoker-replica", replica.encode())], request_id)
-            elif sink.replica is None and sink.failure is not None:
-                raise _failed(sink.failure, sink.message, sink.failed_by)
-            elif not sink.left:
-                await self._pour(sink, send, request_id)
-        finally:
-            sink.stop_watching()
-            if exchange is not None:
-                self._exchanges.cancel(exchange)
+    def _show(self, page: Page, request: Request, connection: Connection) -> None:
+        lines = head(b"content-type: %b\r\n" % page.content_type, self._request_id(request), "")
+        connection.respond(page.status, lines, page.body)
 
-    async def _pour(self, sink: StreamSink, send: Send, request_id: bytes) -> None:
-        """Send the pieces as they come; a stream that breaks off ends with an error event, never silently."""
-        assert sink.replica is not None
-        headers = [
-            EVENT_STREAM,
-            (b"cache-control", b"no-cache"),
-            (b"x-stoker-replica", sink.replica.encode()),
-            (b"x-request-id", request_id),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        while not sink.left:
-            over = sink.over  # read before the pieces: what comes while they are sent is taken in the next turn
-            if data := sink.take():
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-            if over:
-                break
-            await sink.ready()
-        last = b""
-        if sink.failure is not None:
-            kind = errors.OF_FAILURE[sink.failure]
-            last = b"data: " + errors.body(kind, sink.message) + b"\n\n"
-        elif sink.whole is not None:
-            last = b"data: " + sink.whole[1] + b"\n\n"
-        await send({"type": "http.response.body", "body": last, "more_body": False})
+    def _request_id(self, request: Request) -> bytes:
+        """The caller's own, where it can be sent back as it is."""
+        own = request.headers.get(b"x-request-id")
+        if own is not None and 0 < len(own) <= 128 and own.isascii():
+            return own
+        return self._prefix % next(self._numbers)
 
-    def _watch(self, exchange: Exchange, receive: Receive, sink: UnarySink | StreamSink) -> None:
-        """Notice when the caller leaves: cancel its exchange in the engine (spec 6)."""
-
-        async def until_gone() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            self._exchanges.cancel(exchange)
-            sink.leave()
-
-        sink.watcher = asyncio.get_running_loop().create_task(until_gone())
-
-    def _peek_at(self, body: bytes) -> Peek:
-        try:
-            return bodies.decode(self._peek, body)
-        except bodies.BadBody as error:
-            raise HttpError(errors.BAD_REQUEST, error.fault.sentence, error.fault.param) from None
+    def _why_no_key(self, request: Request) -> str | None:
+        assert self._api_key is not None
+        given = request.headers.get(b"authorization")
+        if given is None:
+            return "an API key is needed: send it as 'Authorization: Bearer KEY'"
+        return None if hmac.compare_digest(given, self._api_key) else "the API key is not right"
 
 
-class _Facts:
-    """What the gateway reads of the request's headers."""
-
-    __slots__ = ("authorization", "length", "request_id", "timeout_s")
-
-    def __init__(self, headers: Headers) -> None:
-        self.authorization: bytes | None = None
-        self.length: int | None = None
-        self.request_id: bytes | None = None
-        self.timeout_s: float | None = None
-        for name, value in headers:
-            if name == b"content-length":
-                self.length = int(value) if value.isdigit() else None
-            elif name == b"authorization":
-                self.authorization = value
-            elif name == b"x-request-timeout-ms":
-                self.timeout_s = _timeout(value)
-            elif name == b"x-request-id" and 0 < len(value) <= 128 and value.isascii():
-                self.request_id = value
+def _path(target: bytes) -> str:
+    """The path of a target, without query, percent-decoded. A target that has none stays as it is, and is not found."""
+    try:
+        path: bytes = httptools.parse_url(target).path or b"/"
+    except httptools.HttpParserInvalidURLError:
+        path = target
+    return urllib.parse.unquote(path.decode("latin-1"))
 
 
-def _timeout(value: bytes) -> float:
-    if not value.isdigit() or not 0 < int(value) <= 86_400_000:
-        raise HttpError(
-            errors.BAD_REQUEST,
-            f"X-Request-Timeout-Ms is {value[:40].decode('latin-1')!r}; it takes whole milliseconds from 1 to a day",
-            "X-Request-Timeout-Ms",
-        )
-    return int(value) / 1000
-
-
-async def _read_body(receive: Receive, facts: _Facts) -> bytes:
-    """The whole body. Raises HttpError 413 as soon as it is known to be too large."""
-    if facts.length is not None and facts.length > MAX_BODY_BYTES:
-        raise HttpError(errors.TOO_LARGE, f"a body of {facts.length} bytes; {MAX_BODY_BYTES} are the most")
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body"):
-        return body
-    pieces, size = [body], len(body)
-    while message.get("more_body"):
-        message = await receive()
-        pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
-        if size > MAX_BODY_BYTES:
-            raise HttpError(errors.TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes, which are the most")
-    return b"".join(pieces)
-
-
-async def _reply(send: Send, status: int, body: bytes, headers: Headers, request_id: bytes) -> None:
-    headers.append((b"content-length", b"%d" % len(body)))
-    headers.append((b"x-request-id", request_id))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _reply_error(send: Send, error: HttpError, request_id: bytes) -> None:
-    headers = [JSON, *error.kind.headers]
-    if error.replica is not None:
-        headers.append((b"x-stoker-replica", error.replica.encode()))
-    await _reply(send, error.kind.status, errors.body(error.kind, str(error), error.param), headers, request_id)
-
-
-def _failed(failure: Failure, message: str, replica: str | None = None) -> HttpError:
-    return HttpError(errors.OF_FAILURE[failure], message, replica=replica)
+def _is_timeout(value: bytes) -> bool:
+    return value.isdigit() and len(value) <= 8 and 0 < int(value) <= LONGEST_TIMEOUT_MS

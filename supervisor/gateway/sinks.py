@@ -1,108 +1,130 @@
-"""The caller's side of an exchange in the gateway: what an answer is put into until it can be sent."""
+"""The caller's side of an exchange in the gateway: what a replica says goes straight to the client's connection."""
 
 from __future__ import annotations
 
-import asyncio
+from supervisor.exchanges import Exchange, Exchanges, Failure
+from supervisor.gateway import errors
+from supervisor.gateway.connection import Connection
+from supervisor.gateway.errors import Kind
 
-from supervisor.exchanges import Failure
-
-
-class _Watched:
-    """A sink whose caller may leave before the end; `watcher` waits for that."""
-
-    watcher: asyncio.Task[None] | None = None
-
-    def stop_watching(self) -> None:
-        """The exchange is over, or its caller gone."""
-        if self.watcher is not None:
-            self.watcher.cancel()
+JSON = b"content-type: application/json\r\n"
+EVENT_STREAM = b"content-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\n"
 
 
-class UnarySink(_Watched):
-    """One answer, resolved once. `replica` is None while there is none."""
+class UnarySink:
+    """One whole answer. `exchange` is what a client that leaves cancels."""
 
-    __slots__ = ("body", "done", "failure", "message", "replica", "status")
+    __slots__ = ("_connection", "_exchanges", "_pieces", "_replica", "_request_id", "exchange")
 
-    def __init__(self) -> None:
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.status = 0
-        self.body = b""
-        self.replica: str | None = None
-        self.failure: Failure | None = None
-        self.message = ""
+    def __init__(self, exchanges: Exchanges, connection: Connection, request_id: bytes) -> None:
+        self.exchange: Exchange | None = None
+        self._exchanges = exchanges
+        self._connection = connection
+        self._request_id = request_id
+        self._pieces = b""
+        self._replica = ""
 
     def answer(self, status: int, body: bytes, replica: str) -> None:
-        self.status, self.body, self.replica = status, body, replica
-        self._resolve()
+        self.exchange = None
+        self._connection.respond(status, head(JSON, self._request_id, replica), body)
 
     def chunk(self, data: bytes, replica: str) -> None:
         """An engine that streams where nobody asked for it: its pieces make one body."""
-        self.status, self.replica = 200, replica
-        self.body += data
+        self._pieces += data
+        self._replica = replica
 
     def end(self) -> None:
-        self._resolve()
+        self.answer(200, self._pieces, self._replica)
 
     def fail(self, failure: Failure, message: str, replica: str | None) -> None:
-        self.failure, self.message, self.replica = failure, message, replica
-        self._resolve()
+        self.exchange = None
+        reply_error(self._connection, self._request_id, errors.OF_FAILURE[failure], message, replica=replica)
 
     def leave(self) -> None:
-        """The caller is gone; nobody reads the answer."""
-        self.replica = None
-        self._resolve()
-
-    def _resolve(self) -> None:
-        if not self.done.done():
-            self.done.set_result(None)
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            self._exchanges.cancel(exchange)
 
 
-class StreamSink(_Watched):
-    """The pieces of a streamed answer, in order, and how it ended. `left`: the caller is gone."""
+class StreamSink:
+    """The pieces of a streamed answer as they come; one that breaks off ends with an error event, never silently."""
 
-    def __init__(self) -> None:
-        self.replica: str | None = None
-        self.whole: tuple[int, bytes, str] | None = None
-        self.failed_by: str | None = None
-        self.failure: Failure | None = None
-        self.message = ""
-        self.over = False
-        self.left = False
-        self._pieces: list[bytes] = []
-        self._news = asyncio.Event()
+    __slots__ = ("_begun", "_connection", "_exchanges", "_request_id", "exchange")
 
-    async def ready(self) -> None:
-        """Wait until there is something to send, or the end."""
-        await self._news.wait()
-        if not self.over:
-            self._news.clear()
-
-    def take(self) -> bytes:
-        """The pieces since the last call, as one."""
-        pieces, self._pieces = self._pieces, []
-        return b"".join(pieces)
+    def __init__(self, exchanges: Exchanges, connection: Connection, request_id: bytes) -> None:
+        self.exchange: Exchange | None = None
+        self._exchanges = exchanges
+        self._connection = connection
+        self._request_id = request_id
+        self._begun = False
 
     def answer(self, status: int, body: bytes, replica: str) -> None:
-        self.whole = (status, body, replica)
-        self._end()
+        """It was not streamed after all, or an error came instead of the rest."""
+        if self._begun:
+            self._finish(b"data: %b\n\n" % body)
+            return
+        self.exchange = None
+        self._connection.respond(status, head(JSON, self._request_id, replica), body)
 
     def chunk(self, data: bytes, replica: str) -> None:
-        self.replica = replica
-        self._pieces.append(data)
-        self._news.set()
+        if not self._begun:
+            self._begun = True
+            self._connection.begin(head(EVENT_STREAM, self._request_id, replica))
+        if data:
+            self._connection.piece(data)
+            if self._connection.behind:
+                self._cut()
 
     def end(self) -> None:
-        self._end()
+        if not self._begun:
+            self._connection.begin(head(EVENT_STREAM, self._request_id, ""))
+        self._finish(b"")
 
     def fail(self, failure: Failure, message: str, replica: str | None) -> None:
-        self.failure, self.message, self.failed_by = failure, message, replica
-        self._end()
+        kind = errors.OF_FAILURE[failure]
+        if self._begun:
+            self._finish(_event(kind, message))
+            return
+        self.exchange = None
+        reply_error(self._connection, self._request_id, kind, message, replica=replica)
 
     def leave(self) -> None:
-        """The caller is gone; nobody reads the rest."""
-        self.left = True
-        self._end()
+        exchange, self.exchange = self.exchange, None
+        if exchange is not None:
+            self._exchanges.cancel(exchange)
 
-    def _end(self) -> None:
-        self.over = True
-        self._news.set()
+    def _cut(self) -> None:
+        """Nobody reads: what is generated is held for nobody."""
+        self.leave()
+        kind = errors.OF_FAILURE[Failure.OVERLOADED]
+        self._finish(_event(kind, "the stream is cut: what was sent before is not read"))
+
+    def _finish(self, last: bytes) -> None:
+        self.exchange = None
+        if last:
+            self._connection.piece(last)
+        self._connection.finish()
+
+
+def head(content: bytes, request_id: bytes, replica: str) -> bytes:
+    """Header lines of an answer. content: those that say what it is."""
+    if not replica:
+        return b"%bx-request-id: %b\r\n" % (content, request_id)
+    return b"%bx-stoker-replica: %b\r\nx-request-id: %b\r\n" % (content, replica.encode(), request_id)
+
+
+def reply_error(
+    connection: Connection,
+    request_id: bytes,
+    kind: Kind,
+    message: str,
+    param: str | None = None,
+    replica: str | None = None,
+) -> None:
+    """Answer with an error."""
+    lines = head(JSON, request_id, replica or "") + kind.header_lines
+    connection.respond(kind.status, lines, errors.body(kind, message, param))
+
+
+def _event(kind: Kind, message: str) -> bytes:
+    return b"data: %b\n\n" % errors.body(kind, message)

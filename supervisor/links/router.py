@@ -1,5 +1,8 @@
 """A ROUTER socket in the event loop: read on its own descriptor until it is empty, sent to without waiting (spec 2).
 
+A ROUTER hands over an identity and at least one frame, always. Frames go through pyzmq's plain socket, with plain
+numbers for flags: `send_multipart` and `recv_multipart` cost 10 us and 4.5 us for three frames, this 2 us and 2.5 us.
+
 A ZeroMQ socket's descriptor is edge-triggered: it says "look again", not "there is something". So each look reads until
 nothing is left or its turn is used up, and each send is followed by a look, since sending may have swallowed the edge.
 
@@ -13,8 +16,16 @@ import enum
 from collections.abc import Callable
 
 import zmq
+from zmq.backend import Socket as Plain
 
 from supervisor.links.monitor import HandshakeMonitor
+
+_send, _receive, _option = Plain.send, Plain.recv, Plain.get
+_NOBLOCK = int(zmq.NOBLOCK)
+_MORE_TO_COME = int(zmq.NOBLOCK | zmq.SNDMORE)
+_RCVMORE = int(zmq.RCVMORE)
+_EVENTS = int(zmq.EVENTS)
+_POLLIN = int(zmq.POLLIN)
 
 
 class Sent(enum.Enum):
@@ -49,8 +60,12 @@ class Router:
 
     def send(self, frames: list[bytes]) -> Sent:
         """Hand frames over, identity first, without waiting."""
+        socket = self._socket
+        last = len(frames) - 1
         try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK)
+            for frame in frames[:last]:
+                _send(socket, frame, _MORE_TO_COME)
+            _send(socket, frames[last], _NOBLOCK)
         except zmq.Again:
             return Sent.FULL
         except zmq.ZMQError:
@@ -62,11 +77,14 @@ class Router:
     def look(self) -> None:
         """Read what is there now, within the limit of one turn, so that others get theirs under a flood."""
         self._look_due = False
-        receive = self._socket.recv_multipart
+        socket = self._socket
         more = True
         try:
             for _ in range(self._most_a_turn):
-                self._on_frames(receive(zmq.NOBLOCK))
+                frames = [_receive(socket, _NOBLOCK), _receive(socket, _NOBLOCK)]
+                while _option(socket, _RCVMORE):
+                    frames.append(_receive(socket, _NOBLOCK))
+                self._on_frames(frames)
         except zmq.Again:
             more = False
         finally:
@@ -87,10 +105,14 @@ class Router:
     def _look_soon(self) -> None:
         if not self._look_due:
             self._look_due = True
-            self._loop.call_soon(self._look_if_open)
+            self._loop.call_soon(self._look_if_due)
 
-    def _look_if_open(self) -> None:
-        if not self._socket.closed:
+    def _look_if_due(self) -> None:
+        """The look after a send; mostly there is nothing, and asking costs less than being refused."""
+        if not self._look_due or self._socket.closed:
+            return
+        self._look_due = False
+        if int(_option(self._socket, _EVENTS)) & _POLLIN:
             self.look()
 
 

@@ -25,7 +25,7 @@ from ui.cli.main import stoker as group
 from ui.cli.verb import Verb
 from ui.cli.verbs import VERBS
 
-HEAVY = ("torch", "transformers", "textual", "rich", "yaml", "uvicorn", "ruamel")
+HEAVY = ("torch", "transformers", "textual", "rich", "yaml", "httptools", "ruamel")
 
 
 def load(name: str) -> click.Command:

@@ -313,6 +313,9 @@ class Dispatching(RuleBasedStateMachine):
     @rule(size=st.integers(0, 10_000))
     def dispatch(self, size: int) -> None:
         picked = self.pool.pick(self.now)
+        assert picked is self.pool._pick_among_all(self.now, ()), "the short way and the long one differ"
+        tried = tuple(self.pool.members[: len(self.pool.members) // 2])
+        assert self.pool.pick(self.now, tried) is self.pool._pick_among_all(self.now, tried)
         able = [m for m in self.pool.members if m.in_rotation and not m.standing.is_backing_off(self.now)]
         free = [m for m in able if m.in_flight < MOST_IN_FLIGHT]
         preferred = [m for m in free if not m.standing.is_ejected(self.now)] or free

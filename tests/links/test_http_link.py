@@ -73,7 +73,7 @@ async def test_bytes_pass_through_both_ways_untouched(scene: Scene) -> None:
 
 
 def test_each_route_has_the_gateways_path() -> None:
-    assert {path: Route(route) for route, path in PATHS.items()} == ROUTES
+    assert {path.encode(): Route(route) for route, path in PATHS.items()} == ROUTES
 
 
 @played

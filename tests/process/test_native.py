@@ -813,6 +813,6 @@ def test_every_failure_has_one_root_and_its_own_status() -> None:
 
 
 def test_importing_the_client_is_light() -> None:
-    heavy = "torch transformers textual uvicorn prometheus_client supervisor.supervisor supervisor.native.server"
+    heavy = "torch transformers textual httptools prometheus_client supervisor.supervisor supervisor.native.server"
     code = f"import sys, supervisor.native; print([name for name in {heavy.split()} if name in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
