@@ -85,6 +85,9 @@ class Router:
                 while _option(socket, _RCVMORE):
                     frames.append(_receive(socket, _NOBLOCK))
                 self._on_frames(frames)
+                if not int(_option(socket, _EVENTS)) & _POLLIN:  # asking costs a third of being refused
+                    more = False
+                    break
         except zmq.Again:
             more = False
         finally:
