@@ -71,7 +71,7 @@ def test_nan_of_a_classifier_is_a_500_for_its_request_alone(served: Running) -> 
     pid = served.replica("moods/0").pid
     texts = [SICK if number % 4 == 0 else "x" * number for number in range(12)]
     answers = served.together(
-        lambda number: served.post("/v1/classify", {"model": "moods", "input": [texts[number], "y"]}), 12
+        lambda number: served.post_until_taken("/v1/classify", {"model": "moods", "input": [texts[number], "y"]}), 12
     )
     assert [answer.status for answer in answers] == [500 if text == SICK else 200 for text in texts]
     assert {answer.json["error"]["type"] for answer in answers if answer.status == 500} == {"server_error"}
@@ -88,7 +88,7 @@ def test_nan_of_a_language_model_is_a_500_streamed_or_not(served: Running) -> No
         for stream in (False, True)
         for prompt in ("hello", f"hello {SICK}")
     ]
-    answers = served.together(lambda number: served.post("/v1/completions", bodies[number]), 4)
+    answers = served.together(lambda number: served.post_until_taken("/v1/completions", bodies[number]), 4)
     assert [answer.status for answer in answers] == [200, 500, 200, 500]
     assert answers[2].body.endswith(b"data: [DONE]\n\n")
     assert all("NaN or infinity" in answers[number].json["error"]["message"] for number in (1, 3))

@@ -207,7 +207,7 @@ def test_without_strict_sums_a_drifting_shape_retires_the_learning_for_good_and_
     assert row.card is not None and row.card.reproducible == os.environ.get("MKL_CBWR")
     expected = vectors(spawned, asked)
     running = start(config(adaptive=2, reproducible="off"))
-    assert running.events(ThreadsUncertified)
+    running.wait_event(ThreadsUncertified)
     assert any("threads_uncertified" in text for text in running.inventory().deployments[0].warnings)
     assert vectors(running, asked) == expected
     retired = running.events(ThreadsRetired)

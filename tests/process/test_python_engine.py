@@ -175,13 +175,13 @@ def test_streams_of_a_class_one_of_which_fails(serve_own: Serve) -> None:
     running.wait_ready(1)
     prompts = ["one two three", "one bad three", "bad", "eins zwei drei"]
     bodies = [{"prompt": prompt, "stream": True} for prompt in prompts]
-    answers = running.together(lambda number: running.post("/v1/completions", bodies[number]), 4)
+    answers = running.together(lambda number: running.post_until_taken("/v1/completions", bodies[number]), 4)
     assert [answer.status for answer in answers] == [200, 200, 500, 200]
     assert answers[0].body.endswith(b"data: [DONE]\n\n") and answers[3].body.endswith(b"data: [DONE]\n\n")
     assert b"ValueError: a bad word" in answers[1].body and b"[DONE]" not in answers[1].body
-    whole = running.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "a b"}]})
+    whole = running.post_until_taken("/v1/chat/completions", {"messages": [{"role": "user", "content": "a b"}]})
     assert whole.json["choices"][0]["message"]["content"] == "a b "
-    assert running.post("/v1/completions", {"prompt": "bad"}).status == 500
+    assert running.post_until_taken("/v1/completions", {"prompt": "bad"}).status == 500
 
 
 def test_a_class_that_may_be_forked_is(serve_own: Serve) -> None:
