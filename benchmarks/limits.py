@@ -257,7 +257,7 @@ def main() -> None:
     for name in asked.only:
         print(f"{name} …", flush=True)
         rows += PARTS[name](asked.seconds)
-    rows_by = "wrk" if load.has_wrk() else "asyncio"
+    rows_by = "wrk" if load.has_wrk() else "stoker bench"
     about = f"Stub engines, {asked.seconds:g} s each; closed loops by {rows_by}, open ones by benchmarks/paced.py."
     table = results.markdown(["what", "measured", "goal"], rows)
     results.keep(TITLE, f"{results.machine()}\n\n{about}\n\n{table}")

@@ -1,35 +1,42 @@
 """A closed-loop HTTP load: N keep-alive connections, each sends its next request when the last one was answered.
 
-Uses `wrk` where it is installed (a load generator in C disturbs a 2-core machine least); else a small asyncio client,
-which costs about as much as the server it measures: compare its figures only with themselves.
+Uses `wrk` where it is installed (a load generator in C disturbs a 2-core machine least); else that of `stoker bench`,
+which takes a good part of what the server takes: compare its figures only with themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import http
+import itertools
 import math
 import re
 import shutil
 import subprocess
 import tempfile
-import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from benchmarks.results import percentile
+import uvloop
 
+from ui.bench.bodies import Shape
+from ui.bench.connection import Server
+from ui.bench.load import load_of
+from ui.bench.measured import Measured, Summary
+from ui.bench.plan import Plan
+
+PATIENCE_S = 120.0
+"""Longest wait for one answer."""
 UNITS = {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 60e3}
 
 
 class NotAnswered(Exception):
-    """A request of a fixed list of work got another answer than 200, or none."""
+    """A request of a fixed list of work got another answer than 2xx, or none."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """One run. Latencies in milliseconds, of all answers; `refused`: answers that were not 2xx; `broken`: connections
-    that broke or never answered; `seconds`: how long it ran."""
+    """One run. Latencies in milliseconds, where wrk measured those of refusals, too; `refused`: answers that were not
+    2xx; `broken`: connections that broke or never answered; `seconds`: how long it ran."""
 
     clients: int
     requests_per_s: float
@@ -60,7 +67,7 @@ def run(host: str, port: int, path: str, body: bytes, clients: int, seconds: flo
     """Load a server for some seconds."""
     if has_wrk():
         return _wrk(host, port, path, body, clients, seconds)
-    return asyncio.run(_asyncio(host, port, path, body, clients, seconds))
+    return _ours(host, port, path, body, clients, seconds)
 
 
 def has_wrk() -> bool:
@@ -101,31 +108,38 @@ def _latency(text: str, share: str) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
-async def _asyncio(host: str, port: int, path: str, body: bytes, clients: int, seconds: float) -> Result:
-    request = as_request(host, path, body)
-    latencies: list[float] = []
-    refused = broken = 0
-    end = time.perf_counter() + seconds
+def _ours(host: str, port: int, path: str, body: bytes, clients: int, seconds: float) -> Result:
+    plan = Plan(Shape(), clients=clients, seconds=seconds, timeout_s=PATIENCE_S)
+    found, _ = _measure(plan, (host, port), path, itertools.repeat(body))
+    broken = sum(count for kind, count in found.failures.items() if not kind.isdigit())
+    refused = sum(found.failures.values()) - broken
+    spread = found.latency_ms
+    p50, p99 = (spread.p50, spread.p99) if spread is not None else (math.inf, math.inf)
+    rate = (found.answered + refused) / found.seconds
+    return Result(clients, rate, p50, p99, refused, broken, found.seconds, "stoker bench")
 
-    async def client() -> None:
-        nonlocal refused, broken
-        reader, writer = await asyncio.open_connection(host, port)
-        try:
-            while (started := time.perf_counter()) < end:
-                writer.write(request)
-                status = (await read_answer(reader))[0]
-                latencies.append(time.perf_counter() - started)
-                refused += status // 100 != 2
-        except (OSError, asyncio.IncompleteReadError):
-            broken += 1
-        finally:
-            writer.close()
 
-    began = time.perf_counter()
-    await asyncio.gather(*(client() for _ in range(clients)))
-    took = time.perf_counter() - began
-    p50, p99 = (percentile(latencies, share) * 1e3 for share in (0.5, 0.99))
-    return Result(clients, len(latencies) / took, p50, p99, refused, broken, took, "asyncio")
+def _measure(plan: Plan, address: tuple[str, int], path: str, bodies: Iterable[bytes]) -> tuple[Summary, Measured]:
+    """What a load with these bodies came to, and each latency behind it."""
+    server = Server.at("http://{}:{}".format(*address))
+
+    async def send() -> tuple[Summary, Measured]:
+        load = load_of(plan, server, server.request("POST", path, None), _Given(bodies))
+        return await load.run(), load.measured
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(send())
+
+
+class _Given:
+    """Bodies that there are already, in their order."""
+
+    def __init__(self, bodies: Iterable[bytes]) -> None:
+        self._left = iter(bodies)
+
+    def make(self) -> bytes:
+        """The next one."""
+        return next(self._left)
 
 
 def as_request(host: str, path: str, body: bytes) -> bytes:
@@ -134,46 +148,17 @@ def as_request(host: str, path: str, body: bytes) -> bytes:
     return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
-async def read_answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """Status and body of one answer that has a length."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = re.search(rb"(?i)content-length: *(\d+)", head)
-    return int(head.split(b" ", 2)[1]), await reader.readexactly(int(length[1]) if length else 0)
-
-
-async def work_through(
+def work_through(
     address: tuple[str, int], path: str, bodies: Sequence[bytes], clients: int
-) -> tuple[float, list[float]]:
+) -> tuple[float, Sequence[float]]:
     """Have a list of requests answered by so many clients, each asking for the next one when its last was answered.
 
     Returns the seconds from the first request to the last answer, and the seconds of each. Raises NotAnswered where
-    one is not answered with 200: the work would not be the same for all.
+    one is not answered with 2xx: the work would not be the same for all.
     """
-    waiting = iter(bodies)
-    latencies: list[float] = []
-
-    async def client() -> None:
-        reader, writer = await asyncio.open_connection(*address)
-        try:
-            for body in waiting:
-                started = time.perf_counter()
-                writer.write(as_request(address[0], path, body))
-                await _expect_ok(reader)
-                latencies.append(time.perf_counter() - started)
-        finally:
-            writer.close()
-
-    began = time.perf_counter()
-    async with asyncio.TaskGroup() as group:
-        for _ in range(clients):
-            group.create_task(client())
-    return time.perf_counter() - began, latencies
-
-
-async def _expect_ok(reader: asyncio.StreamReader) -> None:
-    try:
-        status, answer = await read_answer(reader)
-    except (OSError, asyncio.IncompleteReadError) as error:
-        raise NotAnswered(f"the connection broke: {error}") from None
-    if status != http.HTTPStatus.OK:
-        raise NotAnswered(f"expected 200, found {status}: {answer[:200]!r}")
+    plan = Plan(Shape(), clients=clients, seconds=None, requests=len(bodies), timeout_s=PATIENCE_S)
+    found, measured = _measure(plan, address, path, bodies)
+    if found.failures:
+        failed = ", ".join(f"{kind}: {count}" for kind, count in found.failures.items())
+        raise NotAnswered(f"expected {len(bodies)} answers, found {found.answered}; {failed}")
+    return found.seconds, measured.latencies

@@ -12,7 +12,6 @@ many clients could fill at best. Before anything is measured all must give the s
 from __future__ import annotations
 
 import argparse
-import asyncio
 import collections
 import contextlib
 import dataclasses
@@ -100,7 +99,7 @@ class Run:
 
     sentences: int
     took_s: float
-    latencies: list[float]
+    latencies: Sequence[float]
     cpu_s: float
 
     @property
@@ -149,7 +148,7 @@ class Contestant:
         """All requests of a case."""
         bodies = [body(texts) for texts in requests]
         before = self._server.cpu_s()
-        took, latencies = asyncio.run(load.work_through(self._server.address, self._server.path, bodies, case.clients))
+        took, latencies = load.work_through(self._server.address, self._server.path, bodies, case.clients)
         return Run(sum(map(len, requests)), took, latencies, self._server.cpu_s() - before)
 
 
@@ -287,9 +286,9 @@ def _one(
     what = f"{name}, {case.inputs} x {case.clients} clients"
     try:
         run = one.run(case, requests)
-    except* NotAnswered as error:
-        figures.missing[what] = f"round {number + 1}: {error.exceptions[0]}"
-        print(f"round {number + 1}: {what}: {error.exceptions[0]}", flush=True)
+    except NotAnswered as error:
+        figures.missing[what] = f"round {number + 1}: {error}"
+        print(f"round {number + 1}: {what}: {error}", flush=True)
     else:
         figures.runs[name, case].append(run)
         print(f"round {number + 1}: {what}: {run.rate:.1f} sentences/s", flush=True)

@@ -7,14 +7,18 @@ Twelve replicas of three deployments under load: one ejected, one draining, one 
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import psutil
+
 from benchmarks.fleet import serving
 from supervisor.control.events import ReplicaFailed
-from supervisor.control.messages import DrainReplica, Eject
+from supervisor.control.messages import DrainReplica, Eject, Restart, Scale
 from tests.support import Running
 
 FOLDER = Path("docs/pictures")
@@ -36,17 +40,9 @@ global:
         engine_args: {tokens: 400, token_ms: 300}   # streams that last as long as the pictures take
       rerank:
         artifact: stub
-        replicas: [{device: cpu}, {device: cpu}, {device: cpu}]
+        replicas: [{device: cpu}, {device: cpu}, {device: cpu}, {device: cpu}]
         outlier_detection: {base_ejection_ms: 120000}
-        engine_args: {latency_ms: 6}
-      broken:
-        artifact: stub
-        replicas: [{device: cpu}]
-        engine_args: {faults: {noise: true}}
-      next:
-        artifact: stub
-        replicas: [{device: cpu}]
-        engine_args: {load_ms: 600000}
+        engine_args: {latency_ms: 6, load_ms: 2000}
     system: {decision_model: {deployment: minilm}}
 stoker: {listen: "127.0.0.1:0"}
 """
@@ -91,23 +87,54 @@ class Load:
             self._running.post(path, body)
 
 
+def fail_one(running: Running) -> None:
+    """A replica whose golden check fails, while nothing is in flight that its drain would wait for."""
+    running.faults("chat/4", noise=True)
+    running.accepted(Restart(target="chat/4"))
+    running.wait_event(ReplicaFailed, lambda event: event.replica == "chat/4")
+
+
+def stage(running: Running) -> None:
+    """Bring one replica each into loading, ejection and a drain."""
+    _signal_templates(running, signal.SIGKILL)
+    running.accepted(Scale(deployment="rerank", replicas=5))
+    running.wait_status(lambda _: running.replica("rerank/4").state == "loading")
+    _signal_templates(running, signal.SIGSTOP)  # the new one never comes to the end of its weights
+    running.accepted(Eject(replica="rerank/1"))
+    running.accepted(DrainReplica(replica="chat/3"))
+
+
+def _signal_templates(running: Running, number: signal.Signals) -> None:
+    """To the processes that replicas are forked from, whose command line is the replicas' own."""
+    replicas = {row.pid for row in running.replicas()}
+    for process in running.descendants():
+        with contextlib.suppress(psutil.Error):
+            if "engine.template" in process.cmdline() and process.pid not in replicas:
+                process.send_signal(number)
+
+
+def take(running: Running) -> None:
+    """Every picture, of a fleet that has all of it."""
+    running.wait_status(lambda inventory: all(one.requests > 20 for one in inventory.deployments[:1]))
+    stage(running)
+    for name, (size, keys) in SHOTS.items():
+        command = [sys.executable, "-m", "ui.dashboard.picture", str(running.runtime.control), str(FOLDER / name)]
+        command += ["--size", size]
+        if keys:
+            command += ["--press", ",".join(keys)]
+        if name in REFRESHES:
+            command += ["--refreshes", str(REFRESHES[name])]
+        subprocess.run(command, check=True)
+        print(FOLDER / name)
+
+
 def main() -> None:
     """Make every picture."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with serving(CONFIG, replicas=10, environ={"STOKER_SIMULATE_DEVICES": "cuda:4"}) as running, Load(running):
-        running.wait_event(ReplicaFailed)
-        running.wait_status(lambda inventory: all(one.requests > 20 for one in inventory.deployments[:1]))
-        running.accepted(Eject(replica="rerank/1"))
-        running.accepted(DrainReplica(replica="chat/3"))
-        for name, (size, keys) in SHOTS.items():
-            command = [sys.executable, "-m", "ui.dashboard.picture", str(running.runtime.control), str(FOLDER / name)]
-            command += ["--size", size]
-            if keys:
-                command += ["--press", ",".join(keys)]
-            if name in REFRESHES:
-                command += ["--refreshes", str(REFRESHES[name])]
-            subprocess.run(command, check=True)
-            print(FOLDER / name)
+    with serving(CONFIG, replicas=11, environ={"STOKER_SIMULATE_DEVICES": "cuda:4"}) as running:
+        fail_one(running)
+        with Load(running):
+            take(running)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,9 @@ from engine.messages import ExitCode
 LOOKS_BEFORE_SLEEP = 50
 """So many looks in a row at a device thread that waits at the socket, and the standby goes to sleep."""
 
+LONGEST_PAUSE = 8
+"""So many usual times may pass until the next look, while each finds that the device thread was at the socket since."""
+
 
 class Step(enum.Enum):
     """What the standby does until it looks again."""
@@ -32,9 +35,15 @@ class Step(enum.Enum):
 
 
 class Vigil:
-    """What the standby makes of each look. Pure: it sees numbers, and its time is how often it looked."""
+    """What the standby makes of each look. Pure: it sees numbers, and its time is how often it looked.
+
+    pause: after how many of its usual times to look again. A device thread that comes and goes needs nobody, and on a
+    machine with many engines each look wakes a thread with cold caches: so looks become rarer, and as frequent as
+    usual with the first that finds it where it was.
+    """
 
     def __init__(self) -> None:
+        self.pause = 1
         self._departures = -1
         self._unchanged = 0
 
@@ -43,7 +52,9 @@ class Vigil:
         if departures != self._departures:
             self._departures = departures
             self._unchanged = 0
+            self.pause = min(self.pause + 1, LONGEST_PAUSE)
             return Step.WATCH
+        self.pause = 1
         if not at_socket:
             self._unchanged = 0
             return Step.STAND_IN

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import msgspec
 
 from engine import golden
+from engine.backends.answers import NotFiniteError
 from engine.backends.base import Backend, Generation, Job, LoadError, RequestError, Row, error_body
 from engine.backends.registry import build
-from engine.backends.shapes import NotFiniteError
 from engine.batching import Batcher
 from engine.calibration import Pass
 from engine.messages import (

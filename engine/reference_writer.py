@@ -1,43 +1,19 @@
 """`stoker golden`: the answers of a trusted run, for other hosts and devices to be checked against (spec 5).
 
-A process of its own: it takes a launch specification on standard input as a replica does, loads the model, passes the
-golden check, and prints a line of `engine.reference` for each of its inputs.
+A one-shot process: it loads the model, passes the golden check, and prints a line of `engine.reference` for each of its
+inputs.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 from collections.abc import Iterator
 
 import msgspec
 
-from engine import golden, reference
+from engine import golden, one_shot, reference
 from engine.backends.base import LoadError
 from engine.backends.registry import build
-from engine.errors import ProtocolError
-from engine.messages import ExitCode, LaunchSpec
-from engine.process import die_with, leave, read_launch
-
-
-def main() -> None:
-    """Print the known answers of what standard input describes. Never returns."""
-    said = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what libraries print is for people
-    try:
-        spec = read_launch(0)
-    except ProtocolError as error:
-        print(f"golden: {error}. It is started by `stoker golden`, not by hand.", file=sys.stderr)
-        os._exit(ExitCode.BAD_LAUNCH)
-    die_with(spec.supervisor_pid)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
-    try:
-        said.write(b"".join(lines_of(spec)))
-    except LoadError as error:
-        print(error, file=sys.stderr)
-        leave(ExitCode.LOAD_FINAL)
-    leave(ExitCode.LEFT)
+from engine.messages import LaunchSpec
 
 
 def lines_of(spec: LaunchSpec) -> Iterator[bytes]:
@@ -57,4 +33,4 @@ def lines_of(spec: LaunchSpec) -> Iterator[bytes]:
 
 
 if __name__ == "__main__":
-    main()
+    one_shot.run("stoker golden", lines_of)

@@ -20,7 +20,8 @@ from engine.link import Link
 from engine.messages import ExitCode
 
 LOOK_EACH_MS = 20
-"""Time between two looks at a busy device thread: it has the socket for one to two of them before someone stands in."""
+"""Time between two looks at a busy device thread: it is away for one to two of them before someone stands in.
+The looks are up to `custody.LONGEST_PAUSE` times rarer while it comes and goes."""
 
 
 class Standby:
@@ -46,8 +47,9 @@ class Standby:
             ending = self._ending(descriptor for descriptor, _ in self._watched.poll(wait_ms))
             if ending is not None:
                 return ending
-            wait_ms = LOOK_EACH_MS
-            match self._vigil.look(self._custody.departures, self._custody.taken):
+            step = self._vigil.look(self._custody.departures, self._custody.taken)
+            wait_ms = LOOK_EACH_MS * self._vigil.pause
+            match step:
                 case Step.SLEEP:
                     wait_ms = None if self._custody.sleep() else LOOK_EACH_MS
                 case Step.STAND_IN:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
-from supervisor.config.load import ConfigError
+from supervisor.config.problems import ConfigError
 from supervisor.control.events import Commanded, Warned
 from supervisor.control.messages import (
     Accepted,
@@ -61,6 +62,9 @@ class Keeper(Protocol):
     async def save_placements(self, deployment: str) -> str | None:
         """Write a deployment's replicas back to the document; why that failed, None where it did not."""
 
+    def attend(self, caller: bytes, on_gone: Callable[[], None]) -> None:
+        """Call that when the caller's connection ends."""
+
 
 class Commands:
     """Carries out commands."""
@@ -71,8 +75,8 @@ class Commands:
         self._keeper = keeper
         self._loop = asyncio.get_running_loop()
 
-    def handle(self, command: AnyCommand) -> Answer | asyncio.Future[Answer]:
-        """The answer to a command. Raises CommandRefused."""
+    def handle(self, command: AnyCommand, caller: bytes) -> Answer | asyncio.Future[Answer]:
+        """The answer to a command. caller: the connection that it came by. Raises CommandRefused."""
         match command:
             case GetStatus():
                 return Status(inventory=self._inventory())
@@ -84,8 +88,7 @@ class Commands:
             case Scale():
                 return self._scale(command)
             case Trial():
-                group = self._fleet.trial(command.deployment, command.replicas)
-                return self._counted(f"{command.deployment}: {len(group.placements)} replicas for a trial", group)
+                return self._trial(command, caller)
             case DrainReplica():
                 return self._drain(command)
             case Restart():
@@ -118,6 +121,13 @@ class Commands:
         except ConfigError as error:
             raise CommandRefused(str(error), "config") from error
         return self._accepted("\n".join(differences) or NOTHING_RESTARTS)
+
+    def _trial(self, command: Trial, caller: bytes) -> Accepted:
+        name = command.deployment
+        group = self._fleet.trial(name, command.replicas, caller)
+        self._keeper.attend(caller, partial(self._fleet.abandon_trials, caller))
+        what = "replicas for a trial" if command.replicas is not None else "replicas, no trial"
+        return self._counted(f"{name}: {len(group.placements)} {what}", group)
 
     def _scale(self, command: Scale) -> asyncio.Future[Answer]:
         group = self._fleet.group(command.deployment)

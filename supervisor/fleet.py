@@ -73,6 +73,8 @@ class Group:
     placements: list[Placement] = dataclasses.field(default_factory=list)
     before_trial: list[Placement] | None = None
     """Where its replicas were before a measurement tried other numbers; None: nothing is tried."""
+    trial_of: bytes = b""
+    """Whose measurement that is: the connection that asked for it."""
     restarts_of_the_gone: int = 0
     rolling: list[int] = dataclasses.field(default_factory=list)
     """Slots that a rolling restart has still to come to."""
@@ -93,6 +95,11 @@ class Group:
     def ready(self) -> int:
         """How many slots are ready."""
         return sum(1 for slot in self.slots.values() if slot.state in IN_ROTATION)
+
+    @property
+    def lasting(self) -> list[Placement]:
+        """Where its replicas are when nothing is tried."""
+        return self.placements if self.before_trial is None else self.before_trial
 
     def can_answer(self) -> bool:
         """Whether a request would find a replica now, busy or not."""
@@ -163,20 +170,33 @@ class Fleet:
         group.before_trial = None
         return group
 
-    def trial(self, name: str, count: int | None) -> Group:
+    def trial(self, name: str, count: int | None, caller: bytes) -> Group:
         """`count` replicas for a measurement, at the places of the real ones; None: the real ones again.
 
-        A scale or a reload ends the trial. Raises CommandRefused.
+        A scale or a reload ends the trial. Raises CommandRefused, also where somebody else's trial is under way: two
+        would measure each other's numbers.
         """
-        group = self.check_scale(name, count or len(self.group(name).placements))
-        real = group.before_trial or group.placements
+        group = self.check_scale(name, len(self.group(name).placements) if count is None else count)
+        if group.before_trial is not None and group.trial_of != caller:
+            raise CommandRefused(
+                f"somebody else tries numbers of replicas of {name} right now; wait until that is over, or end it with "
+                f"`stoker scale {name} {len(group.lasting)}`"
+            )
+        real = group.lasting
         if count is not None:
-            group.before_trial = real
+            group.before_trial, group.trial_of = real, caller
             self._place(group, resized(real, count), "trial")
         elif group.before_trial is not None:
             group.before_trial = None
             self._place(group, real, "the end of a trial")
         return group
+
+    def abandon_trials(self, caller: bytes) -> None:
+        """Whoever measured is gone: the real replicas again, unless those trials ended before."""
+        for group in list(self.groups.values()):
+            if group.before_trial is not None and group.trial_of == caller and not self.stopping:
+                real, group.before_trial = group.before_trial, None
+                self._place(group, real, "the end of a trial: whoever measured is gone")
 
     def check_scale(self, name: str, count: int) -> Group:
         """The deployment, if it may have that many replicas. Raises CommandRefused."""

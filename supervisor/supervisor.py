@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -44,8 +44,9 @@ from supervisor.gateway.metrics import exposition
 from supervisor.gateway.server import serving
 from supervisor.gateway.status import StatusPages
 from supervisor.host.cpu import cpu_budget
+from supervisor.host.descriptors import for_clients, raise_limit
 from supervisor.host.devices import list_devices
-from supervisor.host.listening import display, listen
+from supervisor.host.listening import display, listening
 from supervisor.host.logs import LogLine, LogThread, iso_utc
 from supervisor.host.memory import keep_freed_memory
 from supervisor.host.processes import STOP_S, adopt_orphans
@@ -62,6 +63,8 @@ HEADROOM_S = 10.0
 """Between the end of the drain and the stop of the processes, in the promised worst case (spec 8)."""
 BAD_FRAMES_EACH_S = 5.0
 """At most one event about bad frames of a socket in this time."""
+FOLDER_EACH_S = 2.0
+"""Between two looks whether the sockets are still where engines and commands find them."""
 FLUSH_LOGS_S = 2.0
 LINGER_MS = 500
 """How long the last answers on the control socket may take to leave, in milliseconds."""
@@ -87,6 +90,7 @@ def run(options: ServeOptions) -> int:
     with runtime.acquire(options.listen, time.time()) as lock:
         del lock
         adopt_orphans()
+        raise_limit()
         keep_freed_memory()
         import uvloop
 
@@ -113,7 +117,7 @@ class Supervisor:
         self.events.listen(_EventPrinter(sys.stderr))
         self._bad_frames = _BadFrames(self.events)
         async with contextlib.AsyncExitStack() as stack:
-            listener = stack.enter_context(listen(self._options.listen))
+            listener = stack.enter_context(listening(self._options.listen))
             context = stack.enter_context(_zmq_context())
             stack.callback(self._document.close)
             self._log_thread = LogThread(self._on_log_problem)
@@ -123,9 +127,10 @@ class Supervisor:
             gc.freeze()  # what is here stays: no collection looks at it again, which would hold requests up for 11 ms
             self._announce(display(listener))
             self.fleet.apply(self._options.config)
-            await stack.enter_async_context(serving(self._gateway, listener))
+            await stack.enter_async_context(serving(self._gateway, listener, for_clients(), self._on_full))
             notify("READY=1\nSTATUS=serving")
             self._feed_watchdog()
+            self._watch_folder()
             await self._until_stopped()
         return 0
 
@@ -228,7 +233,11 @@ class Supervisor:
     async def save_placements(self, deployment: str) -> str | None:
         """See `commands.Keeper`."""
         group = self.fleet.groups.get(deployment)
-        return None if group is None else await self._document.set_placements(deployment, group.placements)
+        return None if group is None else await self._document.set_placements(deployment, group.lasting)
+
+    def attend(self, caller: bytes, on_gone: Callable[[], None]) -> None:
+        """See `commands.Keeper`."""
+        self.control.attend(caller, on_gone)
 
     def _save_soon(self, deployment: str) -> None:
         """Write a deployment's replicas back, and tell where that fails."""
@@ -279,6 +288,16 @@ class Supervisor:
             notify("WATCHDOG=1")
             self._loop.call_later(interval, self._feed_watchdog)
 
+    def _watch_folder(self) -> None:
+        """A runtime folder may be cleaned away (a logout does that to /run/user/UID): say what that means, once."""
+        lost = [path for path in (self._runtime.control, self._runtime.engines) if not path.exists()]
+        if not lost:
+            self._loop.call_later(FOLDER_EACH_S, self._watch_folder)
+            return
+        what = "what is ready serves on, but no new replica can reach this supervisor and no command finds it"
+        remedy = f"stop it with 'kill {os.getpid()}', start it again, and set STOKER_RUNTIME_DIR to a folder that stays"
+        self.events.publish(Warned(message=f"{lost[0]} was removed by somebody else: {what}; {remedy}"))
+
     async def _until_stopped(self) -> None:
         await self._stop_asked.wait()
         await self._empty.wait()
@@ -300,6 +319,11 @@ class Supervisor:
                 for line in lines
             ]
         )
+
+    def _on_full(self, count: int) -> None:
+        most = f"{for_clients()} are open, half of the files that this process may open"
+        message = f"{count} HTTP connections were turned away with 503: {most} (`ulimit -n`, systemd: LimitNOFILE)"
+        self.events.publish(Warned(message=message))
 
     def _on_log_problem(self, message: str) -> None:
         """Called on the log thread, or on the loop: publish on the loop either way."""

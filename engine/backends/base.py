@@ -139,7 +139,7 @@ class Backend(ABC):
         return 0
 
     def set_faults(self, faults: Faults) -> None:
-        """Faults of a stub; other backends have none. Called on the I/O thread, also while a forward hangs."""
+        """Faults of a stub; others have none. Called on whichever thread has the socket, also while a forward hangs."""
 
 
 _json_encoder = msgspec.json.Encoder()

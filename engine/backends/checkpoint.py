@@ -49,8 +49,9 @@ class Checkpoint:
     def encoder(self, folder: Path) -> Encoder:
         """The encoder in a folder of the model, on the CPU."""
         config = read_json(folder / "config.json")
-        lean = self.is_plain_cpu and self.options.encoder == "auto" and is_plain_bert(config)
-        if lean and (bert := load_bert(folder, config)) is not None:
+        fitting = self.device.type == "cpu" and self.dtype in (torch.float32, torch.bfloat16)
+        lean = fitting and self.options.encoder == "auto" and is_plain_bert(config)
+        if lean and (bert := load_bert(folder, config, self.dtype)) is not None:
             return bert
         model = load_model(folder, self.dtype, trust_remote_code=self.spec.trust_remote_code)
         if self.is_plain_cpu:

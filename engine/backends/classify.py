@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
-from engine.backends import shapes
+from engine.backends import answers, requests
 from engine.backends.base import Job, LoadError, Row
 from engine.backends.heads import HeadTokeniser, SequenceHead, load_head
 from engine.messages import Route
@@ -54,7 +54,7 @@ class ClassifyTask:
 
     def prepare(self, route: Route, body: bytes, stream: bool) -> Job:
         """Read and tokenise a request. Raises RequestError."""
-        asked = shapes.parse_classify(body)
+        asked = requests.parse_classify(body)
         rows = self._tokeniser.rows([(text, None) for text in asked.inputs], "input")
         return _ClassifyJob(asked, rows, self._labels, self._served)
 
@@ -70,7 +70,9 @@ class ClassifyTask:
 
 
 class _ClassifyJob(Job):
-    def __init__(self, asked: shapes.ClassifyRequest, rows: Sequence[Row], labels: Sequence[str], served: str) -> None:
+    def __init__(
+        self, asked: requests.ClassifyRequest, rows: Sequence[Row], labels: Sequence[str], served: str
+    ) -> None:
         self.rows = rows
         self._asked = asked
         self._labels = labels
@@ -78,7 +80,7 @@ class _ClassifyJob(Job):
 
     def answer(self, outputs: Sequence[Any]) -> bytes:
         tokens = sum(row.tokens for row in self.rows)
-        return shapes.classify_answer(self._asked, outputs, self._labels, tokens, self._served)
+        return answers.classify_answer(self._asked, outputs, self._labels, tokens, self._served)
 
 
 def _activation(problem_type: str | None, labels: int) -> Activation:

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import torch
 from torch.nn import functional
 
-from engine.backends import shapes
+from engine.backends import answers, requests
 from engine.backends.artifacts import read_json
 from engine.backends.base import Job, LoadError, RequestError, Row
 from engine.backends.tokenisers import key_of
@@ -265,7 +265,7 @@ class EmbedTask:
 
     def prepare(self, route: Route, body: bytes, stream: bool) -> Job:
         """Read and tokenise a request; there is nothing to stream. Raises RequestError."""
-        asked = shapes.parse_embeddings(body)
+        asked = requests.parse_embeddings(body)
         return _EmbedJob(asked, self.rows_of(asked.inputs), self._cut(asked), self._served)
 
     def forward(self, rows: Sequence[Row]) -> list[Vectors]:
@@ -288,9 +288,9 @@ class EmbedTask:
         texts = ["Hello", "Grüße, 世界! 🙂", pangram]
         return [msgspec.json.encode({"input": texts}), msgspec.json.encode({"input": [[1, 2, 3]]})]
 
-    def rows_of(self, inputs: Sequence[shapes.Text]) -> list[Row]:
+    def rows_of(self, inputs: Sequence[requests.Text]) -> list[Row]:
         """A row an input. Raises RequestError."""
-        shapes.require_vocabulary(inputs, self._encoder.vocabulary, "input")
+        requests.require_vocabulary(inputs, self._encoder.vocabulary, "input")
         rows = [Row(len(ids), ids, key_of(ids)) for ids in self._tokeniser.encode(inputs)]
         for index, row in enumerate(rows):
             if not row.tokens:
@@ -302,7 +302,7 @@ class EmbedTask:
             pooled = head(pooled)
         return pooled
 
-    def _cut(self, asked: shapes.EmbeddingsRequest) -> int | None:
+    def _cut(self, asked: requests.EmbeddingsRequest) -> int | None:
         """The length to cut vectors to, None for whole ones. Raises RequestError."""
         wanted = asked.dimensions
         if wanted is None or wanted == self.dimensions:
@@ -316,7 +316,7 @@ class EmbedTask:
 class _EmbedJob(Job):
     """One request; `cut`: see EmbedTask."""
 
-    def __init__(self, asked: shapes.EmbeddingsRequest, rows: Sequence[Row], cut: int | None, served: str) -> None:
+    def __init__(self, asked: requests.EmbeddingsRequest, rows: Sequence[Row], cut: int | None, served: str) -> None:
         self.rows = rows
         self._asked = asked
         self._cut = cut
@@ -329,7 +329,7 @@ class _EmbedJob(Job):
             vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         numbers = vectors.tolist() if self._asked.base64 else short_decimals(vectors)
         tokens = sum(row.tokens for row in self.rows)
-        return shapes.embeddings_answer(self._asked, numbers, tokens, self._served)
+        return answers.embeddings_answer(self._asked, numbers, tokens, self._served)
 
 
 _POWERS = np.array([float(f"1e{power}") for power in range(-45, 60)])
@@ -346,7 +346,7 @@ def short_decimals(vectors: Vectors) -> list[list[float]]:
     wide = vectors.astype(np.float64)
     decade = np.clip(np.ceil(np.frexp(wide)[1] * _LOG10_2), -45, 39).astype(np.int64)
     short = wide
-    with np.errstate(invalid="ignore"):  # NaN and infinity go through as they are, and are refused by `shapes`
+    with np.errstate(invalid="ignore"):  # NaN and infinity go through as they are, and are refused by `answers`
         for digits in (9, 8, 7):
             scale = _POWERS[digits - decade + 45]
             rounded = np.rint(wide * scale) / scale

@@ -24,7 +24,7 @@ import msgspec
 import tokenizers
 import torch
 
-from engine.backends import shapes
+from engine.backends import answers, requests
 from engine.backends.artifacts import read_json
 from engine.backends.base import Generation, RequestError, Row
 from engine.backends.decoders import ROOM, Memory, PackedDecoder, Part, capacity, load_decoder
@@ -54,8 +54,8 @@ class TextGeneration(Generation):
         self,
         prompt: Sequence[int],
         most: int,
-        sampling: shapes.Sampling,
-        writer: shapes.Writer,
+        sampling: requests.Sampling,
+        writer: answers.Writer,
         detokeniser: Detokeniser,
         endings: frozenset[int],
     ) -> None:
@@ -72,7 +72,7 @@ class TextGeneration(Generation):
         self._endings = endings
         self._pieces: list[str] = []
         self._news: list[bytes] = []
-        self._reason: shapes.FinishReason = "length"
+        self._reason: answers.FinishReason = "length"
 
     @property
     def reads(self) -> bool:
@@ -120,7 +120,7 @@ class TextGeneration(Generation):
             self._pieces.append(text)
             self._news.append(self._writer.piece(text))
 
-    def _end(self, reason: shapes.FinishReason, rest: str) -> None:
+    def _end(self, reason: answers.FinishReason, rest: str) -> None:
         """`rest`: what the detokeniser still had; a stop string in it ends the answer after all."""
         self._say(rest)
         if self._stop.found:
@@ -131,8 +131,8 @@ class TextGeneration(Generation):
         self._reason = reason
         self._news.append(self._writer.last(reason, self._usage()))
 
-    def _usage(self) -> shapes.Usage:
-        return shapes.Usage.of(self.tokens, self._written)
+    def _usage(self) -> answers.Usage:
+        return answers.Usage.of(self.tokens, self._written)
 
 
 class GenerateTask:
@@ -171,14 +171,14 @@ class GenerateTask:
     def prepare(self, route: Route, body: bytes, stream: bool) -> Generation:
         """Read and tokenise a request. Raises RequestError."""
         if route is Route.CHAT:
-            chat = shapes.parse_chat(body)
+            chat = requests.parse_chat(body)
             ids = self._ids(self._chats.text(chat.messages), "messages", special=False)
-            writer: shapes.Writer = shapes.ChatWriter(chat.model or self._served, include_usage=chat.include_usage)
+            writer: answers.Writer = answers.ChatWriter(chat.model or self._served, include_usage=chat.include_usage)
             return self._generation(ids, chat.sampling, self.max_model_len, writer, "messages")
-        asked = shapes.parse_completion(body)
-        shapes.require_vocabulary([asked.prompt], self._decoder.vocabulary, "prompt")
+        asked = requests.parse_completion(body)
+        requests.require_vocabulary([asked.prompt], self._decoder.vocabulary, "prompt")
         ids = self._ids(asked.prompt, "prompt", special=True) if isinstance(asked.prompt, str) else asked.prompt
-        writer = shapes.CompletionWriter(asked.model or self._served, include_usage=asked.include_usage)
+        writer = answers.CompletionWriter(asked.model or self._served, include_usage=asked.include_usage)
         return self._generation(ids, asked.sampling, COMPLETION_TOKENS, writer, "prompt")
 
     def forward(self, rows: Sequence[Row]) -> Sequence[Any]:
@@ -198,7 +198,7 @@ class GenerateTask:
         for place, (one, count) in enumerate(chosen):
             one.pending = one.pending[count:]
             if not finite[place]:
-                one.error = shapes.NotFiniteError("the model gave NaN or infinity")
+                one.error = answers.NotFiniteError("the model gave NaN or infinity")
             elif not one.pending:
                 ready.append(place)
         if not ready:
@@ -226,7 +226,7 @@ class GenerateTask:
         return [msgspec.json.encode({"prompt": [1, 2], "max_tokens": 1, "temperature": 0})]
 
     def _generation(
-        self, ids: Sequence[int], sampling: shapes.Sampling, default: int, writer: shapes.Writer, param: str
+        self, ids: Sequence[int], sampling: requests.Sampling, default: int, writer: answers.Writer, param: str
     ) -> TextGeneration:
         room = self.max_model_len - len(ids)
         if room < 1:
@@ -294,7 +294,7 @@ class Chats:
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
 
-    def text(self, messages: Sequence[shapes.ChatMessage]) -> str:
+    def text(self, messages: Sequence[requests.ChatMessage]) -> str:
         """The prompt of a conversation, up to where the assistant speaks. Raises RequestError."""
         if not self._tokenizer.chat_template:
             raise RequestError("this model has no chat template; use /v1/completions", param="messages")

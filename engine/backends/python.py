@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from engine.backends import shapes
+from engine.backends import answers, requests
 from engine.backends.base import Backend, Generation, Job, LoadError, RequestError, Row
 from engine.errors import StokerError
 from engine.messages import Card, LaunchSpec, Route
@@ -112,19 +112,19 @@ class PythonBackend(Backend):
         served = self._spec.replica.partition("/")[0]
         match route:
             case Route.EMBEDDINGS:
-                return _EmbedJob(shapes.parse_embeddings(body), served)
+                return _EmbedJob(requests.parse_embeddings(body), served)
             case Route.CLASSIFY:
-                return _ClassifyJob(shapes.parse_classify(body), served, getattr(self._user, "labels", None))
+                return _ClassifyJob(requests.parse_classify(body), served, getattr(self._user, "labels", None))
             case Route.RERANK:
-                return _RerankJob(shapes.parse_rerank(body), served)
+                return _RerankJob(requests.parse_rerank(body), served)
             case Route.COMPLETIONS:
-                asked = shapes.parse_completion(body)
-                writer = shapes.CompletionWriter(asked.model or served, include_usage=asked.include_usage)
+                asked = requests.parse_completion(body)
+                writer = answers.CompletionWriter(asked.model or served, include_usage=asked.include_usage)
                 messages = [{"role": "user", "content": asked.prompt}]
                 return self._speech(_prompt_row(asked.prompt, messages, asked.sampling), asked.sampling, writer, stream)
             case Route.CHAT:
-                chat = shapes.parse_chat(body)
-                writing = shapes.ChatWriter(chat.model or served, include_usage=chat.include_usage)
+                chat = requests.parse_chat(body)
+                writing = answers.ChatWriter(chat.model or served, include_usage=chat.include_usage)
                 messages = [msgspec.structs.asdict(message) for message in chat.messages]
                 row = _prompt_row(chat.messages[-1].content, messages, chat.sampling)
                 return self._speech(row, chat.sampling, writing, stream)
@@ -168,7 +168,7 @@ class PythonBackend(Backend):
         return [_plain(output) for output in outputs] if self._deterministic else outputs
 
     def _speech(
-        self, row: dict[str, Any], sampling: shapes.Sampling, writer: shapes.Writer, stream: bool
+        self, row: dict[str, Any], sampling: requests.Sampling, writer: answers.Writer, stream: bool
     ) -> Job | Generation:
         """How a text is made: by steps where the class or the caller streams, else in a forward with others."""
         tokens = _length(row["prompt"])
@@ -245,7 +245,7 @@ def _length(data: Any) -> int:
     return max(1, len(data) // CHARACTERS_A_TOKEN if isinstance(data, str) else len(data))
 
 
-def _prompt_row(prompt: shapes.Text, messages: list[dict[str, Any]], sampling: shapes.Sampling) -> dict[str, Any]:
+def _prompt_row(prompt: requests.Text, messages: list[dict[str, Any]], sampling: requests.Sampling) -> dict[str, Any]:
     """A row of `generate`: `prompt` (of a chat: its last message), all `messages`, and each field of `Sampling`."""
     return {"prompt": prompt, "messages": messages, **msgspec.structs.asdict(sampling)}
 
@@ -256,7 +256,7 @@ def _prompt_row(prompt: shapes.Text, messages: list[dict[str, Any]], sampling: s
 class _EmbedJob(Job):
     """Outputs are vectors."""
 
-    def __init__(self, asked: shapes.EmbeddingsRequest, served: str) -> None:
+    def __init__(self, asked: requests.EmbeddingsRequest, served: str) -> None:
         self.rows = [Row(_length(one), one) for one in asked.inputs]
         self._asked = asked
         self._served = served
@@ -264,13 +264,13 @@ class _EmbedJob(Job):
     def answer(self, outputs: Sequence[Any]) -> bytes:
         vectors = [_numbers(output, "an embedding: a list of numbers") for output in outputs]
         tokens = sum(row.tokens for row in self.rows)
-        return shapes.embeddings_answer(self._asked, vectors, tokens, self._served)
+        return answers.embeddings_answer(self._asked, vectors, tokens, self._served)
 
 
 class _ClassifyJob(Job):
     """Outputs map label to probability, or list the probabilities of the class's `labels`."""
 
-    def __init__(self, asked: shapes.ClassifyRequest, served: str, labels: Sequence[str] | None) -> None:
+    def __init__(self, asked: requests.ClassifyRequest, served: str, labels: Sequence[str] | None) -> None:
         self.rows = [Row(_length(one), one) for one in asked.inputs]
         self._asked = asked
         self._served = served
@@ -281,7 +281,7 @@ class _ClassifyJob(Job):
         labels = self._labels_of(plain[0])
         probs = [_numbers(self._in_order(output, labels), "a probability of each label") for output in plain]
         tokens = sum(row.tokens for row in self.rows)
-        return shapes.classify_answer(self._asked, probs, labels, tokens, self._served)
+        return answers.classify_answer(self._asked, probs, labels, tokens, self._served)
 
     def _labels_of(self, output: Any) -> Sequence[str]:
         if isinstance(output, Mapping):
@@ -300,7 +300,7 @@ class _ClassifyJob(Job):
 class _RerankJob(Job):
     """Rows are `{"query", "document"}`, outputs one score each."""
 
-    def __init__(self, asked: shapes.RerankRequest, served: str) -> None:
+    def __init__(self, asked: requests.RerankRequest, served: str) -> None:
         self.rows = [
             Row(_length(asked.query + one), {"query": asked.query, "document": one}) for one in asked.documents
         ]
@@ -310,7 +310,7 @@ class _RerankJob(Job):
     def answer(self, outputs: Sequence[Any]) -> bytes:
         scores = _numbers([_plain(output) for output in outputs], "a score: one number a row")
         tokens = sum(row.tokens for row in self.rows)
-        return shapes.rerank_answer(self._asked, scores, tokens, self._served)
+        return answers.rerank_answer(self._asked, scores, tokens, self._served)
 
 
 def _numbers(output: Any, expected: str) -> list[float]:
@@ -329,9 +329,9 @@ class _Pieces:
     count: pieces taken so far, which is what stands for tokens. reason: why it ended; None: it goes on.
     """
 
-    def __init__(self, source: Iterator[Any], sampling: shapes.Sampling) -> None:
+    def __init__(self, source: Iterator[Any], sampling: requests.Sampling) -> None:
         self.count = 0
-        self.reason: shapes.FinishReason | None = None
+        self.reason: answers.FinishReason | None = None
         self.text = ""
         self._source = source
         self._sampling = sampling
@@ -375,7 +375,7 @@ class _Pieces:
 class _SpeechJob(Job):
     """A generated answer of a class that has only `forward`, not asked for as a stream: one row, one text."""
 
-    def __init__(self, row: Row, sampling: shapes.Sampling, writer: shapes.Writer) -> None:
+    def __init__(self, row: Row, sampling: requests.Sampling, writer: answers.Writer) -> None:
         self.rows = [row]
         self._sampling = sampling
         self._writer = writer
@@ -384,13 +384,13 @@ class _SpeechJob(Job):
         pieces = _Pieces(iter(outputs), self._sampling)
         while pieces.reason is None:
             pieces.next()
-        return self._writer.whole(pieces.text, pieces.reason, shapes.Usage.of(self.rows[0].tokens, pieces.count))
+        return self._writer.whole(pieces.text, pieces.reason, answers.Usage.of(self.rows[0].tokens, pieces.count))
 
 
 class _Speech(Generation):
     """A generated answer that is made piece by piece."""
 
-    def __init__(self, writer: shapes.Writer, prompt_tokens: int, pieces: _Pieces) -> None:
+    def __init__(self, writer: answers.Writer, prompt_tokens: int, pieces: _Pieces) -> None:
         self.tokens = prompt_tokens
         self._writer = writer
         self._pieces = pieces
@@ -432,5 +432,5 @@ class _Speech(Generation):
             self._news.append(self._writer.last(self._pieces.reason, self._usage()))
             self.done = True
 
-    def _usage(self) -> shapes.Usage:
-        return shapes.Usage.of(self.tokens, self._pieces.count)
+    def _usage(self) -> answers.Usage:
+        return answers.Usage.of(self.tokens, self._pieces.count)

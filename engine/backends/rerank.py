@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import torch
 
-from engine.backends import embed, shapes
+from engine.backends import answers, embed, requests
 from engine.backends.artifacts import read_json
 from engine.backends.base import Job, LoadError, Row
 from engine.backends.heads import HeadTokeniser, SequenceHead, load_head
@@ -60,7 +60,7 @@ class CrossEncoderTask:
 
     def prepare(self, route: Route, body: bytes, stream: bool) -> Job:
         """Read and tokenise a request: a row a document. Raises RequestError."""
-        asked = shapes.parse_rerank(body)
+        asked = requests.parse_rerank(body)
         rows = self._tokeniser.rows([(asked.query, document) for document in asked.documents], "documents")
         return _PairJob(asked, rows, self._served)
 
@@ -76,13 +76,13 @@ class CrossEncoderTask:
 
 
 class _PairJob(Job):
-    def __init__(self, asked: shapes.RerankRequest, rows: Sequence[Row], served: str) -> None:
+    def __init__(self, asked: requests.RerankRequest, rows: Sequence[Row], served: str) -> None:
         self.rows = rows
         self._asked = asked
         self._served = served
 
     def answer(self, outputs: Sequence[Any]) -> bytes:
-        return shapes.rerank_answer(self._asked, outputs, sum(row.tokens for row in self.rows), self._served)
+        return answers.rerank_answer(self._asked, outputs, sum(row.tokens for row in self.rows), self._served)
 
 
 class CosineTask:
@@ -105,7 +105,7 @@ class CosineTask:
 
     def prepare(self, route: Route, body: bytes, stream: bool) -> Job:
         """Read and tokenise a request. Raises RequestError."""
-        asked = shapes.parse_rerank(body)
+        asked = requests.parse_rerank(body)
         return _CosineJob(asked, self._vectors.rows_of([asked.query, *asked.documents]), self._served)
 
     def forward(self, rows: Sequence[Row]) -> list[embed.Vectors]:

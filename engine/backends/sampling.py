@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from engine.backends.shapes import Sampling
+from engine.backends.requests import Sampling
 
 LIKELY = 512
 """top_p looks at so many of the likeliest tokens first; they hold its share but for very flat distributions."""

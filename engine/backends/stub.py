@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from engine.backends import shapes
+from engine.backends import answers, requests
 from engine.backends.base import Backend, Generation, Job, LoadError, RequestError, Row
 from engine.messages import Card, Faults, LaunchSpec, Route
 
@@ -88,18 +88,18 @@ class StubBackend(Backend):
         served = self._spec.replica.partition("/")[0]
         match route:
             case Route.EMBEDDINGS:
-                return _EmbedJob(shapes.parse_embeddings(body), served)
+                return _EmbedJob(requests.parse_embeddings(body), served)
             case Route.CLASSIFY:
-                return _ClassifyJob(shapes.parse_classify(body), served)
+                return _ClassifyJob(requests.parse_classify(body), served)
             case Route.RERANK:
-                return _RerankJob(shapes.parse_rerank(body), served)
+                return _RerankJob(requests.parse_rerank(body), served)
             case Route.COMPLETIONS:
-                asked = shapes.parse_completion(body)
-                writer = shapes.CompletionWriter(asked.model or served, include_usage=asked.include_usage)
+                asked = requests.parse_completion(body)
+                writer = answers.CompletionWriter(asked.model or served, include_usage=asked.include_usage)
                 return self._generation(asked.prompt, asked.sampling, writer)
             case Route.CHAT:
-                chat = shapes.parse_chat(body)
-                writing = shapes.ChatWriter(chat.model or served, include_usage=chat.include_usage)
+                chat = requests.parse_chat(body)
+                writing = answers.ChatWriter(chat.model or served, include_usage=chat.include_usage)
                 return self._generation(chat.messages[-1].content, chat.sampling, writing)
 
     def forward(self, rows: Sequence[Row]) -> Sequence[Any]:
@@ -120,7 +120,7 @@ class StubBackend(Backend):
             self._faults = faults
             self._changed.notify_all()
 
-    def _generation(self, prompt: shapes.Text, sampling: shapes.Sampling, writer: shapes.Writer) -> Generation:
+    def _generation(self, prompt: requests.Text, sampling: requests.Sampling, writer: answers.Writer) -> Generation:
         most = sampling.max_tokens if sampling.max_tokens is not None else self._options.tokens
         return _StubGeneration(writer, _length(prompt), min(most, self._options.tokens), most)
 
@@ -147,20 +147,20 @@ class StubBackend(Backend):
 
 
 class _EmbedJob(Job):
-    def __init__(self, asked: shapes.EmbeddingsRequest, served: str) -> None:
+    def __init__(self, asked: requests.EmbeddingsRequest, served: str) -> None:
         self.rows = [Row(_length(one), str(one)) for one in asked.inputs]
         self._asked = asked
         self._served = served
 
     def answer(self, outputs: Sequence[Any]) -> bytes:
         tokens = sum(row.tokens for row in self.rows)
-        return shapes.embeddings_answer(self._asked, outputs, tokens, self._served)
+        return answers.embeddings_answer(self._asked, outputs, tokens, self._served)
 
 
 class _ClassifyJob(Job):
     """Two classes; the probability of the first is read off the stub's vector."""
 
-    def __init__(self, asked: shapes.ClassifyRequest, served: str) -> None:
+    def __init__(self, asked: requests.ClassifyRequest, served: str) -> None:
         self.rows = [Row(_length(one), one) for one in asked.inputs]
         self._asked = asked
         self._served = served
@@ -168,13 +168,13 @@ class _ClassifyJob(Job):
     def answer(self, outputs: Sequence[Any]) -> bytes:
         probabilities = [(share, 1.0 - share) for share in (0.5 + vector[0] / 2 for vector in outputs)]
         tokens = sum(row.tokens for row in self.rows)
-        return shapes.classify_answer(self._asked, probabilities, ["yes", "no"], tokens, self._served)
+        return answers.classify_answer(self._asked, probabilities, ["yes", "no"], tokens, self._served)
 
 
 class _RerankJob(Job):
     """Scores are the cosines between the stub's vectors of query and document."""
 
-    def __init__(self, asked: shapes.RerankRequest, served: str) -> None:
+    def __init__(self, asked: requests.RerankRequest, served: str) -> None:
         self.rows = [Row(_length(one), one) for one in (asked.query, *asked.documents)]
         self._asked = asked
         self._served = served
@@ -183,17 +183,17 @@ class _RerankJob(Job):
         query, *documents = outputs
         scores = [sum(a * b for a, b in zip(query, document, strict=True)) for document in documents]
         tokens = sum(row.tokens for row in self.rows)
-        return shapes.rerank_answer(self._asked, scores, tokens, self._served)
+        return answers.rerank_answer(self._asked, scores, tokens, self._served)
 
 
 class _StubGeneration(Generation):
     """Says `token 0 token 1 …` until its length is reached."""
 
-    def __init__(self, writer: shapes.Writer, prompt_tokens: int, length: int, most: int) -> None:
+    def __init__(self, writer: answers.Writer, prompt_tokens: int, length: int, most: int) -> None:
         self.tokens = prompt_tokens
         self._writer = writer
         self._length = length
-        self._reason: shapes.FinishReason = "length" if length == most else "stop"
+        self._reason: answers.FinishReason = "length" if length == most else "stop"
         self._said: list[str] = []
         self._news: list[bytes] = []
 
@@ -216,11 +216,11 @@ class _StubGeneration(Generation):
     def answer(self) -> bytes:
         return self._writer.whole("".join(self._said), self._reason, self._usage())
 
-    def _usage(self) -> shapes.Usage:
-        return shapes.Usage.of(self.tokens, len(self._said))
+    def _usage(self) -> answers.Usage:
+        return answers.Usage.of(self.tokens, len(self._said))
 
 
-def _length(text: shapes.Text) -> int:
+def _length(text: requests.Text) -> int:
     """About four characters a token, as English has; ids are tokens already."""
     return max(1, len(text) // 4 if isinstance(text, str) else len(text))
 

@@ -1,25 +1,21 @@
 """`stoker threads certify`: is the answer of this model on this host the same at every thread count? (spec 9)
 
-A process of its own: it takes a launch specification on standard input as a replica does, loads the model, computes a
-grid of batch sizes and lengths at every count, compares the bits with those at the configured count, and writes the
-record. What it says on standard output is one JSON object a line: `Step` as it goes, and `Verdict` at the end.
+A one-shot process: it loads the model, computes a grid of batch sizes and lengths at every count, compares the bits
+with those at the configured count, and writes the record. What it says on standard output is one JSON object a line:
+`Step` as it goes, and `Verdict` at the end.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 import time
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from engine import one_shot
 from engine.backends.base import Backend, Job, LoadError, Row
 from engine.backends.registry import build
-from engine.errors import ProtocolError
-from engine.messages import ExitCode, LaunchSpec, Route, ThreadDrift
-from engine.process import die_with, leave, read_launch
+from engine.messages import LaunchSpec, Route, ThreadDrift
 from engine.threads import records
 from engine.threads.exactness import same_bits
 from engine.threads.learning import counts_to_try
@@ -31,26 +27,6 @@ LEAST_SHAPES = 80
 DEFAULT_LENGTH = 512
 WORDS = ("time", "year", "people", "way", "day", "man", "life", "world", "school", "state", "family", "hand", "place")
 """Words that are one token each in the vocabularies of English models."""
-
-
-def main() -> None:
-    """Certify what standard input describes. Never returns."""
-    said = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # what libraries print is for people
-    try:
-        spec = read_launch(0)
-    except ProtocolError as error:
-        print(f"certify: {error}. It is started by `stoker threads certify`, not by hand.", file=sys.stderr)
-        os._exit(ExitCode.BAD_LAUNCH)
-    die_with(spec.supervisor_pid)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
-    try:
-        for each in certify(spec):
-            said.write(msgspec.json.encode(each) + b"\n")
-    except LoadError as error:
-        print(error, file=sys.stderr)
-        leave(ExitCode.LOAD_FINAL)
-    leave(ExitCode.LEFT)
 
 
 def certify(spec: LaunchSpec) -> Iterator[records.Said]:
@@ -137,5 +113,10 @@ def _prepare(backend: Backend, texts: Sequence[str]) -> Sequence[Row]:
     return prepared.rows
 
 
+def lines_of(spec: LaunchSpec) -> Iterator[bytes]:
+    """The same as lines of JSON. Raises LoadError."""
+    return (msgspec.json.encode(each) + b"\n" for each in certify(spec))
+
+
 if __name__ == "__main__":
-    main()
+    one_shot.run("stoker threads certify", lines_of)

@@ -1,10 +1,7 @@
 """From a YAML file to a `Config`, with every error of the file at once and each at its line (spec 3).
 
-Two steps. `compose` makes a tree of nodes that know their place in the text; `write_back` finds its edits
-with it, too. `_Reader` walks that tree beside the types of `schema`, collects problems instead of stopping at
-the first, and fills in what the file leaves out. PyYAML only splits the text into events: which plain words
-are numbers or truth values is decided here, by the YAML 1.2 core rules, so that `off`, `1:30` and `010` mean
-what they look like.
+`nodes.compose` makes a tree of the text. `_Reader` walks that tree beside the types of `schema`, collects problems
+instead of stopping at the first, and fills in what the file leaves out.
 """
 
 from __future__ import annotations
@@ -14,16 +11,16 @@ import math
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final
 
 import msgspec
 import msgspec.inspect as mi
-import yaml
 
-from engine.errors import StokerError
 from supervisor.config import schema
+from supervisor.config.nodes import MAX_BYTES, SWITCHES, Node, compose, described, is_null, plain_value
+from supervisor.config.problems import ConfigError, Problem, quoted, refuse
 from supervisor.config.schema import (
     Config,
     Deployment,
@@ -32,15 +29,6 @@ from supervisor.config.schema import (
     EngineArgs,
     EngineSection,
 )
-
-MAX_BYTES = 1 << 20
-"""A larger file is no config written by people; reading it would only cost memory."""
-
-MAX_NODES = 50_000
-"""Nodes of a document with every alias written out: what stops an alias bomb."""
-
-MAX_DEPTH = 64
-"""Nesting with every alias written out; the document itself needs 8."""
 
 MAX_WHOLE = 2**53
 """Whole numbers stay within what a float and msgpack hold exactly."""
@@ -54,29 +42,8 @@ DEPLOYMENTS = ("global", "model_catalog", "deployments")
 Steps = tuple[str | int, ...]
 """The keys and positions that lead to a value."""
 
-Pairs = dict[str, tuple["Node", "Node"]]
+Pairs = dict[str, tuple[Node, Node]]
 """A mapping's keys, each with the nodes of key and value."""
-
-
-class Problem(NamedTuple):
-    """One thing that is wrong with a file."""
-
-    file: str
-    line: int
-    path: str
-    found: str
-    allowed: str
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.path}: found {self.found}; allowed {self.allowed}"
-
-
-class ConfigError(StokerError):
-    """A config that cannot be used: all of its problems, one a line, in the order of the file."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        super().__init__("\n".join(map(str, problems)))
-        self.problems = problems
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,197 +76,15 @@ def read_text(path: Path) -> str:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            _refuse(source, 1, "something that is not a file", "a YAML file")
+            refuse(source, 1, "something that is not a file", "a YAML file")
         if status.st_size > MAX_BYTES:
-            _refuse(source, 1, f"{status.st_size} bytes", f"{MAX_BYTES} bytes at most")
+            refuse(source, 1, f"{status.st_size} bytes", f"{MAX_BYTES} bytes at most")
         return path.read_bytes().decode("utf-8")
     except OSError as error:
-        _refuse(source, 1, f"no way to read it ({error.strerror or error})", "a readable YAML file")
+        refuse(source, 1, f"no way to read it ({error.strerror or error})", "a readable YAML file")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        _refuse(source, line, f"the byte 0x{error.object[error.start]:02x}", "UTF-8 text")
-
-
-def _refuse(source: str, line: int, found: str, allowed: str) -> NoReturn:
-    raise ConfigError([Problem(source, line, "(file)", found, allowed)])
-
-
-# -------------------------------------------------------------------------------- text to nodes
-
-
-@dataclass(slots=True, eq=False)
-class Node:
-    """A value and its place: `text[start:end]` (offsets in characters), `line` counted from 1.
-
-    A mapping's `children` are its keys and values in turn. An alias keeps its own place and has a `target`.
-    `size` and `depth` count what is below with every alias written out.
-    """
-
-    kind: str
-    line: int
-    start: int
-    end: int
-    text: str = ""
-    plain: bool = False
-    flow: bool = False
-    anchor: str | None = None
-    children: list[Node] = field(default_factory=list)
-    target: Node | None = None
-    size: int = 1
-    depth: int = 1
-
-    @property
-    def real(self) -> Node:
-        """The node itself, or what the alias stands for."""
-        return self.target or self
-
-    @property
-    def pairs(self) -> Iterator[tuple[Node, Node]]:
-        """Keys and values of a mapping as they stand, a merge key among them."""
-        return zip(self.children[::2], self.children[1::2], strict=True)
-
-
-_UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_TAGS = {
-    "scalar": "tag:yaml.org,2002:str",
-    "mapping": "tag:yaml.org,2002:map",
-    "sequence": "tag:yaml.org,2002:seq",
-}
-
-
-def compose(text: str, source: str) -> Node | None:
-    """The document as nodes, None for a text without one. Raises ConfigError if it is not one document."""
-    if len(text) > MAX_BYTES:
-        _refuse(source, 1, f"{len(text)} characters", f"{MAX_BYTES} at most")
-    if odd := _UNPRINTABLE.search(text):
-        line = text.count("\n", 0, odd.start()) + 1
-        _refuse(source, line, f"the character U+{ord(odd.group()):04X}", "printable text")
-    shift = 1 if text.startswith("\ufeff") else 0
-    builder = _Builder(source, shift)
-    try:
-        for event in yaml.parse(text[shift:], Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-            builder.take(event)
-    except yaml.MarkedYAMLError as error:
-        mark: Any = error.problem_mark or error.context_mark
-        if text[mark.index + shift : mark.index + shift + 1] == "\t":
-            _refuse(source, mark.line + 1, "a tab", "spaces, to indent")
-        found = ", ".join(filter(None, (error.context, error.problem)))
-        _refuse(source, mark.line + 1, f"no valid YAML ({found})", "valid YAML")
-    return builder.root
-
-
-class _Builder:
-    """Turns YAML events into nodes and counts, so that no text makes the tree larger or deeper than allowed.
-
-    It stops at the first problem: what comes after one is guesswork.
-    """
-
-    def __init__(self, source: str, shift: int) -> None:
-        self.root: Node | None = None
-        self._source = source
-        self._shift = shift
-        self._open: list[Node] = []
-        self._anchors: dict[str, Node] = {}
-
-    def take(self, event: Any) -> None:
-        match event:
-            case yaml.DocumentStartEvent() if self.root is not None:
-                self._stop(event, "a second document", "one document in a file")
-            case yaml.AliasEvent():
-                self._add(self._alias(event))
-            case yaml.ScalarEvent():
-                node = self._node("scalar", event)
-                node.text = event.value
-                node.plain = event.style in (None, "") and event.tag is None
-                self._add(node)
-            case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
-                node = self._node("mapping" if isinstance(event, yaml.MappingStartEvent) else "sequence", event)
-                node.flow = bool(event.flow_style)
-                self._open.append(node)
-            case yaml.CollectionEndEvent():
-                self._add(self._closed(self._open.pop(), event))
-
-    def _node(self, kind: str, event: Any) -> Node:
-        tag = getattr(event, "tag", None)
-        if tag not in (None, "!", _TAGS.get(kind)):
-            self._stop(event, f"the tag {_quoted(tag)}", "values without a tag, or !!str")
-        start, end = event.start_mark.index + self._shift, event.end_mark.index + self._shift
-        return Node(kind, event.start_mark.line + 1, start, end, anchor=event.anchor)
-
-    def _closed(self, node: Node, event: Any) -> Node:
-        last = node.children[-1] if node.children and not node.flow else None
-        node.end = last.end if last else event.end_mark.index + self._shift
-        node.size += sum(child.size for child in node.children)
-        node.depth += max((child.depth for child in node.children), default=0)
-        return node
-
-    def _alias(self, event: Any) -> Node:
-        node = self._node("alias", event)
-        node.target = self._anchors.get(event.anchor)
-        if node.target is None:
-            self._stop(event, f"*{event.anchor}, which names nothing that ends above it", "an anchor's name")
-        node.size, node.depth, node.anchor = node.target.size, node.target.depth, None
-        return node
-
-    def _stop(self, event: Any, found: str, allowed: str) -> NoReturn:
-        _refuse(self._source, event.start_mark.line + 1, found, allowed)
-
-    def _add(self, node: Node) -> None:
-        limits = f"{MAX_NODES} values in {MAX_DEPTH} levels, with every alias written out"
-        if node.size > MAX_NODES or node.depth + len(self._open) > MAX_DEPTH:
-            _refuse(self._source, node.line, "a larger or deeper value than that", limits)
-        if node.anchor is not None:
-            self._anchors[node.anchor] = node
-        if self._open:
-            self._open[-1].children.append(node)
-        else:
-            self.root = node
-
-
-# -------------------------------------------------------------------------------- words to values
-
-_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
-_TRUTHS = dict.fromkeys(("true", "True", "TRUE"), True) | dict.fromkeys(("false", "False", "FALSE"), False)
-_SWITCHES = (
-    _TRUTHS
-    | dict.fromkeys(("yes", "Yes", "YES", "on", "On", "ON"), True)
-    | dict.fromkeys(("no", "No", "NO", "off", "Off", "OFF"), False)
-)
-_WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
-_FRACTION = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-
-
-def plain_value(node: Node) -> str | int | float | bool | None:
-    """What a scalar means where any type is allowed: quoted is text, plain is what it looks like."""
-    text = node.text
-    if not node.plain:
-        return text
-    if text in _NULLS:
-        return None
-    if text in _TRUTHS:
-        return _TRUTHS[text]
-    if _WHOLE.fullmatch(text) and len(text) < 32:
-        return int(text)
-    if _FRACTION.fullmatch(text):
-        return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
-    return text
-
-
-def _is_null(node: Node) -> bool:
-    return node.kind == "scalar" and node.plain and node.text in _NULLS
-
-
-def _quoted(text: str) -> str:
-    short = text if len(text) <= 60 else text[:57] + "…"
-    return '"' + "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in short) + '"'
-
-
-def _described(node: Node) -> str:
-    if node.kind != "scalar":
-        return {"mapping": "a mapping", "sequence": "a list"}[node.kind]
-    if _is_null(node):
-        return "nothing (null)"
-    return _quoted(node.text) if isinstance(plain_value(node), str) else node.text[:60]
+        refuse(source, line, f"the byte 0x{error.object[error.start]:02x}", "UTF-8 text")
 
 
 class _Invalid:
@@ -353,13 +138,13 @@ class _Reader:
             return next(iter(deployments)) if len(deployments) == 1 else None
         if named not in deployments and (*DEPLOYMENTS, named) not in self._refused:
             where = ("global", "model_catalog", "system", "decision_model", "deployment")
-            self._refuse(where, _quoted(named), f"a deployment of this file: {_choice(named, deployments)}")
+            self._refuse(where, quoted(named), f"a deployment of this file: {_choice(named, deployments)}")
         return named
 
     def _deployment(self, name: str, section: DeploymentSection) -> Deployment:
         path = (*DEPLOYMENTS, name)
         if not schema.is_deployment_name(name):
-            self._refuse(path, f"the name {_quoted(name)}", schema.NAME.allowed)
+            self._refuse(path, f"the name {quoted(name)}", schema.NAME.allowed)
         for broken in schema.broken_rules(section):
             if (*path, *broken.leans_on) not in self._refused:
                 self._refuse((*path, *broken.where), broken.found, broken.allowed)
@@ -393,40 +178,40 @@ class _Reader:
                 return self._union(node, kind, path)
             case mi.AnyType():
                 return self._free(node, path)
-            case mi.StructType() if node.kind == "mapping" or _is_null(node):
+            case mi.StructType() if node.kind == "mapping" or is_null(node):
                 return self._members(self._pairs(node, path), kind, path, frozenset())
-            case mi.DictType() if node.kind == "mapping" or _is_null(node):
+            case mi.DictType() if node.kind == "mapping" or is_null(node):
                 return self._named(node, kind.value_type, path)
             case mi.VarTupleType() if node.kind == "sequence":
                 return self._listed(node, kind, path)
             case mi.LiteralType() if node.kind == "scalar":
                 return self._literal(node, kind, path)
-            case mi.StrType() if node.kind == "scalar" and not _is_null(node):
+            case mi.StrType() if node.kind == "scalar" and not is_null(node):
                 return node.text
-            case mi.BoolType() if node.plain and node.text in _SWITCHES:
-                return _SWITCHES[node.text]
+            case mi.BoolType() if node.plain and node.text in SWITCHES:
+                return SWITCHES[node.text]
             case mi.IntType() | mi.FloatType() if node.kind == "scalar":
                 return self._number(node, kind, path)
-        return self._refuse(path, _described(node), schema.wording(kind))
+        return self._refuse(path, described(node), schema.wording(kind))
 
     def _worded(self, node: Node, kind: mi.Metadata, path: Steps) -> Any:
         words: schema.Words | None = (kind.extra or {}).get("words")
-        if words is None or _is_null(node):
+        if words is None or is_null(node):
             return self._value(node, kind.type, path)
         if node.kind != "scalar":
-            return self._refuse(path, _described(node), words.allowed)
+            return self._refuse(path, described(node), words.allowed)
         if not words.check(node.text):
-            self._refuse(path, "text of another form" if words.secret else _described(node), words.allowed)
+            self._refuse(path, "text of another form" if words.secret else described(node), words.allowed)
         return node.text
 
     def _union(self, node: Node, kind: mi.UnionType, path: Steps) -> Any:
         others = [each for each in kind.types if not isinstance(each, mi.NoneType)]
-        if _is_null(node) and len(others) < len(kind.types):
+        if is_null(node) and len(others) < len(kind.types):
             return None
         if len(others) == 1:
             return self._value(node, others[0], path)
-        if node.kind != "scalar" or _is_null(node):
-            return self._refuse(path, _described(node), schema.wording(kind))
+        if node.kind != "scalar" or is_null(node):
+            return self._refuse(path, described(node), schema.wording(kind))
         return self._free(node, path)
 
     def _number(self, node: Node, kind: mi.IntType | mi.FloatType, path: Steps) -> Any:
@@ -434,16 +219,16 @@ class _Reader:
         if isinstance(value, int) and not isinstance(value, bool) and isinstance(kind, mi.FloatType):
             value = float(value)
         if type(value) is not (float if isinstance(kind, mi.FloatType) else int) or not _is_sane(value):
-            return self._refuse(path, _described(node), schema.wording(kind))
+            return self._refuse(path, described(node), schema.wording(kind))
         if (kind.ge is not None and value < kind.ge) or (kind.le is not None and value > kind.le):
-            self._refuse(path, _described(node), schema.wording(kind))
+            self._refuse(path, described(node), schema.wording(kind))
         return value
 
     def _literal(self, node: Node, kind: mi.LiteralType, path: Steps) -> Any:
         value = plain_value(node) if isinstance(kind.values[0], int) else node.text
         if any(value == known and type(value) is type(known) for known in kind.values):
             return value
-        return self._refuse(path, _described(node), schema.wording(kind))
+        return self._refuse(path, described(node), schema.wording(kind))
 
     def _listed(self, node: Node, kind: mi.VarTupleType, path: Steps) -> Any:
         values = [self._value(child, kind.item_type, at) for at, child in self._items(node, path)]
@@ -472,7 +257,7 @@ class _Reader:
         value = plain_value(node)
         if _is_sane(value):
             return value
-        return self._refuse(path, _described(node), f"a finite number, {MAX_WHOLE} at most")
+        return self._refuse(path, described(node), f"a finite number, {MAX_WHOLE} at most")
 
     # ---- lists and mappings
 
@@ -511,14 +296,14 @@ class _Reader:
                 continue
             key = self._key(key_node.real, path)
             if key in own:
-                found = f"a second {_quoted(key)}, the first is on line {own[key][0].line}"
+                found = f"a second {quoted(key)}, the first is on line {own[key][0].line}"
                 self._note((*path, key), key_node.line, found, "each key once")
             elif key is not None:
                 own[key] = (key_node, value)
                 self._lines.setdefault((*path, key), key_node.line)
         for source in merged:
             if source.real.kind != "mapping":
-                found = f"{_described(source.real)} to merge"
+                found = f"{described(source.real)} to merge"
                 self._note((*path, "<<"), source.line, found, "a mapping, or a list of them")
                 continue
             own = self._pairs(source.real, path) | own
@@ -527,8 +312,8 @@ class _Reader:
     def _key(self, node: Node, path: Steps) -> str | None:
         if node.kind == "scalar" and isinstance(plain_value(node), str):
             return node.text
-        quoted = f"text, as in {_quoted(node.text)}" if node.text else "text"
-        self._note(path, node.line, f"{_described(node)} as a key", quoted)
+        allowed = f"text, as in {quoted(node.text)}" if node.text else "text"
+        self._note(path, node.line, f"{described(node)} as a key", allowed)
         return None
 
     # ---- problems
@@ -576,5 +361,5 @@ def _dotted(path: Steps) -> str:
         if isinstance(key, int):
             text += f"[{key}]"
         else:
-            text += ("." if text else "") + (key if re.fullmatch(r"[\w.<-]+", key) else _quoted(key))
+            text += ("." if text else "") + (key if re.fullmatch(r"[\w.<-]+", key) else quoted(key))
     return text or "(file)"

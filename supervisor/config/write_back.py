@@ -1,6 +1,6 @@
 """Stoker's edits of the user's file: only the words that change, every other byte stays (spec 3).
 
-An edit is a list of patches, places in the text that get other words, found by the nodes of `load.compose`.
+An edit is a list of patches, places in the text that get other words, found by the nodes of `nodes.compose`.
 Nothing is emitted anew, so comments, order, quoting and line ends cannot get lost. Each edit is then read
 back: it must say exactly what was asked and leave all else as it was, or the text is not changed at all. That
 check is what makes anchors, merge keys and odd layouts safe: where an edit cannot stay local, it is refused.
@@ -22,7 +22,9 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 
 from engine.errors import StokerError
-from supervisor.config.load import DEPLOYMENTS, ConfigError, Node, compose, parse_config, plain_value
+from supervisor.config.load import DEPLOYMENTS, parse_config
+from supervisor.config.nodes import Node, compose, plain_value
+from supervisor.config.problems import ConfigError
 from supervisor.config.schema import AUTO, Config, Deployment, Placement
 
 SHORTHAND = ("device", "endpoint", "model")

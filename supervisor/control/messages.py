@@ -44,7 +44,10 @@ class Scale(Command, frozen=True, kw_only=True, tag="scale"):
 
 
 class Trial(Command, frozen=True, kw_only=True, tag="trial"):
-    """So many replicas for a measurement: the config is not written. None: back to those before the first trial."""
+    """So many replicas for a measurement: the config is not written. None: back to those before the first trial.
+
+    It lasts no longer than the connection that asks for it; meanwhile others are refused a trial.
+    """
 
     deployment: str
     replicas: int | None = None

@@ -42,6 +42,8 @@ MOST_A_TURN = 32
 """Calls answered in one turn of the loop, so that requests get theirs."""
 FLUSH_MS = 500
 """How long the last answers may take to leave when the supervisor ends."""
+PRESENCE_EACH_S = 0.5
+"""Between two looks whether those are still there whose going away matters."""
 LOG_EACH_S = 0.1
 """Log lines are gathered for this long, so that a flood becomes ten notices a second."""
 MOST_LOG_LINES = 500
@@ -66,7 +68,8 @@ class _Subscriber:
 
 
 class ControlServer:
-    """Binds the socket. `handle` answers every command that is not about subscriptions, at once or by a future.
+    """Binds the socket. `handle` answers every command that is not about subscriptions, at once or by a future. It is
+    told the identity of the caller's connection, for `attend`.
 
     It may raise StokerError, and so may its future: that becomes a refusal.
     """
@@ -76,7 +79,7 @@ class ControlServer:
         context: zmq.Context[zmq.Socket[bytes]],
         path: str,
         events: EventLog,
-        handle: Callable[[AnyCommand], Answer | asyncio.Future[Answer]],
+        handle: Callable[[AnyCommand, bytes], Answer | asyncio.Future[Answer]],
         inventory: Callable[[], Inventory],
         on_bad_frame: Callable[[str], None],
     ) -> None:
@@ -87,6 +90,8 @@ class ControlServer:
         self._subscribers: dict[bytes, _Subscriber] = {}
         self._loop = asyncio.get_running_loop()
         self._log_timer: asyncio.TimerHandle | None = None
+        self._attended: dict[bytes, Callable[[], None]] = {}
+        self._presence_timer: asyncio.TimerHandle | None = None
         socket = router_socket(context, most_bytes=MAX_CALL_BYTES, linger_ms=FLUSH_MS)
         socket.setsockopt(zmq.SNDHWM, MOST_QUEUED)
         bind_private(socket, path)
@@ -95,8 +100,9 @@ class ControlServer:
 
     def close(self) -> None:
         """Stop answering; what was sent still leaves."""
-        if self._log_timer is not None:
-            self._log_timer.cancel()
+        for timer in (self._log_timer, self._presence_timer):
+            if timer is not None:
+                timer.cancel()
         self._router.close()
 
     def on_log(self, lines: list[LogLine]) -> None:
@@ -110,6 +116,23 @@ class ControlServer:
                 wanted = True
         if wanted and self._log_timer is None:
             self._log_timer = self._loop.call_later(LOG_EACH_S, self._send_logs)
+
+    def attend(self, client: bytes, on_gone: Callable[[], None]) -> None:
+        """Call that when the client's connection ends, by whatever death."""
+        self._attended[client] = on_gone
+        if self._presence_timer is None:
+            self._presence_timer = self._loop.call_later(PRESENCE_EACH_S, self._look_who_is_there)
+
+    def _look_who_is_there(self) -> None:
+        """Only a send tells whether a peer is there; that nothing was missed is news to nobody."""
+        self._presence_timer = None
+        frame = encode(Missed(0))
+        for client, on_gone in list(self._attended.items()):
+            if self._router.send([client, frame]) is Sent.GONE:
+                del self._attended[client]
+                on_gone()
+        if self._attended:
+            self._presence_timer = self._loop.call_later(PRESENCE_EACH_S, self._look_who_is_there)
 
     # --------------------------------------------------------------------------------------------- calls
 
@@ -144,7 +167,7 @@ class ControlServer:
                 events, missed = self._events.since(command.since)
                 return EventsAnswer(events=events, missed=missed)
             case _:
-                return self._handle(command)
+                return self._handle(command, client)
 
     def _subscribe(self, client: bytes, command: Subscribe) -> Subscribed:
         """Snapshot and stream meet without a gap: both are made in this one turn of the loop."""

@@ -29,12 +29,8 @@ from supervisor.core.ejection import (
 
 MOST_IN_FLIGHT = 32
 """Exchanges that one replica may have open (spec 6). There is no waiting queue behind it."""
-
-
 TICKET_BITS = 64
 """Room for tickets in a rank; a million requests a second fill it in half a million years."""
-
-
 NO_RANK = 1 << 200
 """Behind every rank."""
 LIGHTEST_TRIED = 4
@@ -245,8 +241,6 @@ class Pool:
         standing = member.standing
         standing.timed_out(dispatched, now)
         if self.desired < 2 or member not in self.members or not standing.is_due(self.policy, now):
-            return []
-        if standing.streak_ticket is None:
             return []
         peers = [peer for peer in self.members if peer is not member]
         ready = [peer.standing for peer in peers if peer.in_rotation]

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import http
-import time
 from typing import TYPE_CHECKING, Protocol, cast
 
+from supervisor.exchanges import Failure
+from supervisor.gateway import errors
 from supervisor.gateway.errors import HttpError
 from supervisor.gateway.reader import Reader, Request
 
@@ -38,6 +39,11 @@ STALL_S = 30
 LINGER_S = 3
 """How long what a client still sends is read and dropped after its last answer, so that it gets to see that answer."""
 
+TURNED_AWAY = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
+    b"content-length: %d\r\n\r\n%b"
+)
+_TOO_MANY = errors.body(errors.OF_FAILURE[Failure.UNAVAILABLE], "too many connections are open; try again in a moment")
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _PHRASES = {status.value: status.phrase for status in http.HTTPStatus}
 STATUS_LINES = {code: f"HTTP/1.1 {code} {_PHRASES.get(code, '')}\r\n".encode() for code in range(100, 1000)}
@@ -118,6 +124,8 @@ class Connection(asyncio.Protocol):
         reader.feed(data)
         if reader.ready or reader.continue_due:
             self._advance()
+        elif reader.broken and self._request is None:  # what broke off was the body of a request refused before
+            self._end()
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -208,6 +216,11 @@ class Connection(asyncio.Protocol):
         self._resting = False
         if not self._ending:
             self._advance()
+
+    def turn_away(self) -> None:
+        """There are too many. Not read on: that would keep it open."""
+        self._transport.write(TURNED_AWAY % (len(_TOO_MANY), _TOO_MANY))
+        self._end()
 
     def abort(self) -> None:
         """Now, whatever is still to be sent."""
@@ -323,16 +336,3 @@ class Connection(asyncio.Protocol):
         if self._pausing_reads:
             self._pausing_reads = False
             self._transport.resume_reading()
-
-
-def http_date(epoch_s: float) -> bytes:
-    """A Date header line."""
-    moment = time.gmtime(epoch_s)
-    return (
-        f"date: {_DAYS[moment.tm_wday]}, {moment.tm_mday:02} {_MONTHS[moment.tm_mon - 1]} {moment.tm_year} "
-        f"{moment.tm_hour:02}:{moment.tm_min:02}:{moment.tm_sec:02} GMT\r\n"
-    ).encode()
-
-
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")

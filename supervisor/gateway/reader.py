@@ -25,12 +25,16 @@ from supervisor.gateway import errors
 from supervisor.gateway.errors import HttpError
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Limit of request line and headers together; 431 beyond it."""
+"""Limit of request line and headers together, and of what may come in a body beside its bytes (a chunk's extension, the
+trailer); 431 beyond it. What was read in one piece with the end of something else does not count."""
 
 SMALL_BYTES = 4 * 1024
 COLLECT_BYTES = 256 * 1024
 """Pieces of a body smaller than the first are collected up to the second, so that a body in single bytes takes no more
 than itself. Larger ones are joined once: growing one buffer with them costs ten times as much."""
+
+ONCE = frozenset({b"host", b"transfer-encoding"})
+"""Headers that two readers could read differently where there are two of them; the parser sees to the length."""
 
 KEPT = frozenset(
     {
@@ -83,7 +87,8 @@ class Reader:
         self._parser = httptools.HttpRequestParser(self)
         self._request = Request()
         self._head_bytes = 0
-        self._fed = 0
+        self._piece = self._elsewhere = 0
+        self._beside = 0
         self._dropping = False
         self._pieces: list[bytes | bytearray] = []
         self._size = 0
@@ -92,15 +97,16 @@ class Reader:
         """Take bytes in. What they complete is in `ready` afterwards."""
         if self.broken:
             return
+        self._piece, self._elsewhere = len(data), 0
         try:
             self._parse(data)
         except httptools.HttpParserCallbackError:
             raise
         except httptools.HttpParserError as error:
             self._break(HttpError(errors.BAD_REQUEST, f"not an HTTP/1.1 request: {error}"))
-        if self.in_head:
-            self._fed += len(data)
-            if self._fed > MAX_HEAD_BYTES and not self.broken:
+        if self.in_message:
+            self._beside += len(data)
+            if self._beside > MAX_HEAD_BYTES and not self.broken:
                 self._break(_head_too_large())
 
     def time_out(self) -> None:
@@ -117,7 +123,8 @@ class Reader:
 
     def on_message_begin(self) -> None:
         self._request = Request()
-        self._head_bytes = self._fed = 0
+        self._head_bytes = 0
+        self._beside = -self._elsewhere
         self.in_message = self.in_head = True
 
     def on_url(self, url: bytes) -> None:
@@ -131,8 +138,8 @@ class Reader:
         name = name.lower()
         if name in KEPT:
             headers = self._request.headers
-            if name == b"host" and name in headers:
-                self._request.refusal = HttpError(errors.BAD_REQUEST, "more than one Host")
+            if name in ONCE and name in headers:
+                self._request.refusal = HttpError(errors.BAD_REQUEST, f"more than one {name.decode().title()}")
             headers[name] = value
 
     def on_headers_complete(self) -> None:
@@ -150,8 +157,12 @@ class Reader:
         elif b"expect" in request.headers:
             self.continue_due = request.headers[b"expect"].lower() == b"100-continue"
 
+    def on_chunk_header(self) -> None:
+        self._beside = -self._piece
+
     def on_body(self, data: bytes) -> None:
         self.continue_due = False
+        self._beside = -self._piece
         if self._dropping:
             return
         self._size += len(data)
@@ -170,6 +181,7 @@ class Reader:
 
     def on_message_complete(self) -> None:
         self.in_message = self.continue_due = False
+        self._elsewhere = self._piece
         if self._dropping:
             self._dropping = False
             return
@@ -198,8 +210,10 @@ class Reader:
                 return HttpError(
                     errors.BAD_REQUEST, "of the transfer codings only 'chunked' is understood, in HTTP/1.1"
                 )
-        if (length := headers.get(b"content-length")) is not None and int(length) > MAX_BODY_BYTES:
-            return HttpError(errors.TOO_LARGE, f"a body of {int(length)} bytes; {MAX_BODY_BYTES} are the most")
+        if (digits := headers.get(b"content-length")) is not None:
+            length = int(digits.lstrip(b"0") or b"0")  # of zeros the parser lets more through than `int` takes
+            if length > MAX_BODY_BYTES:
+                return HttpError(errors.TOO_LARGE, f"a body of {length} bytes; {MAX_BODY_BYTES} are the most")
         return self._judge(request)
 
     def _parse(self, data: bytes | memoryview) -> None:
@@ -223,6 +237,8 @@ class Reader:
             return
         self.ready.pop()
         lines = b"".join(b"%b: %b\r\n" % header for header in request.headers.items() if header[0] != b"connection")
+        if not request.keep_alive and request.version == "1.1":
+            lines += b"connection: close\r\n"
         first = b"%b %b HTTP/%b\r\n" % (request.method, request.target, request.version.encode())
         self._parser = httptools.HttpRequestParser(self)
         self._parser.feed_data(b"%b%b\r\n" % (first, lines))

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import email.utils
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
-from supervisor.gateway.connection import Application, Connection, http_date
+from supervisor.gateway.connection import Application, Connection
 from supervisor.host.listening import BACKLOG
 
 SWEEP_S = 1.0
 """Between two looks at the connections; so coarse are their limits of time."""
 REST_S = 0.05
 """How long a client rests that was told 429, at the most."""
+TELL_EACH_S = 10.0
+"""Between two words about connections that were turned away, at least."""
 LAST_ANSWERS_S = 5.0
 """How long clients have to take their last answers when the server ends."""
 
 
 class HttpServer:
-    """Serves an application. `now`: monotonic seconds, as coarse as the sweep."""
+    """Serves an application. `now`: monotonic seconds, as coarse as the sweep.
 
-    def __init__(self, app: Application) -> None:
+    most: connections that may be open together; those beyond it get 503 and are closed. on_full: told now and then how
+    many that were.
+    """
+
+    def __init__(self, app: Application, most: int, on_full: Callable[[int], None]) -> None:
         self.now = time.monotonic()
         self.stopping = False
         self._app = app
+        self._most = most
+        self._on_full = on_full
+        self._turned_away = 0
+        self._told_full = float("-inf")
         self._connections: set[Connection] = set()
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -63,6 +74,10 @@ class HttpServer:
 
     def opened(self, connection: Connection) -> None:
         """One more."""
+        if len(self._connections) >= self._most:
+            self._turned_away += 1
+            connection.turn_away()
+            return
         self._connections.add(connection)
         if self._sweeper is None:
             self._sweep()
@@ -84,7 +99,7 @@ class HttpServer:
         second = int(time.time())
         if second != self._date_of:
             self._date_of = second
-            self._date = http_date(second)
+            self._date = f"date: {email.utils.formatdate(second, usegmt=True)}\r\n".encode()
         return self._date
 
     # ------------------------------------------------------------------------------------------- inside
@@ -103,14 +118,20 @@ class HttpServer:
         self.now = time.monotonic()
         for connection in list(self._connections):
             connection.sweep(self.now)
+        if self._turned_away and self.now - self._told_full >= TELL_EACH_S:
+            count, self._turned_away = self._turned_away, 0
+            self._told_full = self.now
+            self._on_full(count)
         if self._connections:
             self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
 
 @contextlib.asynccontextmanager
-async def serving(app: Application, listener: socket.socket) -> AsyncIterator[None]:
+async def serving(
+    app: Application, listener: socket.socket, most: int, on_full: Callable[[int], None]
+) -> AsyncIterator[None]:
     """HTTP on that socket; at the end, open connections have a moment to take their last answers."""
-    server = HttpServer(app)
+    server = HttpServer(app, most, on_full)
     listening = await server.listen(listener)
     try:
         yield

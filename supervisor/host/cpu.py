@@ -1,9 +1,7 @@
 """Reads what CPU this process may really use: its affinity and every cgroup quota above it (spec 9).
 
 A container rarely owns the machine it runs on, so the host's core count is never the answer where less is
-allowed. Quotas nest: a pod's limit binds its containers, so each ancestor of the process's cgroup up to the
-mount point counts and the tightest one wins. Both cgroup versions are read, since hybrid hosts mount both.
-What cannot be read or parsed is taken as "no limit stated here": no file makes this module raise.
+allowed. Of nested quotas the tightest one wins (`engine.cgroups`).
 """
 
 from __future__ import annotations
@@ -11,13 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
+from engine.cgroups import CGROUP, PROC, groups, read
 from supervisor.core.budget import Quota, effective_budget
 
-PROC = Path("/proc")
-CGROUP = Path("/sys/fs/cgroup")
 AFFINITY = "affinity"
 
 
@@ -35,14 +32,6 @@ class CpuBudget:
     source: str
 
 
-class _Mount(NamedTuple):
-    """A mounted hierarchy that can limit CPU: the group at its root, where it is seen, its version."""
-
-    root: str
-    point: Path
-    version: int
-
-
 class _Limit(NamedTuple):
     quota: Quota
     file: Path
@@ -57,7 +46,7 @@ def affinity_cores() -> tuple[int, ...]:
 
 def cpu_flags(proc: Path = PROC) -> frozenset[str]:
     """Flags of the first CPU in /proc/cpuinfo; empty where there are none (Arm, macOS)."""
-    for line in _read(proc / "cpuinfo").splitlines():
+    for line in read(proc / "cpuinfo").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "flags":
             return frozenset(value.split())
@@ -80,84 +69,23 @@ def cpu_budget(proc: Path = PROC, sys: Path = CGROUP, affinity: Sequence[int] | 
 
 
 def _limits(proc: Path, sys: Path) -> Iterator[_Limit]:
-    groups = _groups(_read(proc / "self" / "cgroup"))
-    for mount in _mounts(_read(proc / "self" / "mountinfo"), sys) or _usual_mounts(sys):
-        for folder in _with_ancestors(mount, groups.get(mount.version, "/")):
-            limit = _limit_of_v2(folder) if mount.version == 2 else _limit_of_v1(folder)
-            if limit is not None:
-                yield limit
-
-
-def _groups(text: str) -> dict[int, str]:
-    """This process's group by cgroup version; the lines of `/proc/self/cgroup` are `id:controllers:path`."""
-    groups: dict[int, str] = {}
-    for line in text.splitlines():
-        parts = line.split(":", 2)
-        if len(parts) != 3:
-            continue
-        number, controllers, path = parts
-        if "cpu" in controllers.split(","):
-            groups[1] = path
-        elif number == "0" and not controllers:
-            groups[2] = path
-    return groups
-
-
-def _mounts(text: str, sys: Path) -> list[_Mount]:
-    """The hierarchies in `/proc/self/mountinfo` that can limit CPU; columns as in proc_pid_mountinfo(5)."""
-    mounts = []
-    for line in text.splitlines():
-        place, _, kind = line.partition(" - ")
-        columns, kinds = place.split(" "), kind.split(" ")
-        if len(columns) < 5 or len(kinds) < 3:
-            continue
-        version = _version(kinds[0], kinds[2])
-        if version:
-            mounts.append(_Mount(columns[3], _below(sys, columns[4]), version))
-    return mounts
-
-
-def _version(fstype: str, options: str) -> int:
-    if fstype == "cgroup2":
-        return 2
-    return 1 if fstype == "cgroup" and "cpu" in options.split(",") else 0
-
-
-def _below(sys: Path, point: str) -> Path:
-    """A mount point as seen from `sys`, the folder that stands for /sys/fs/cgroup."""
-    place = PurePosixPath(point)
-    return sys / place.relative_to(CGROUP) if place.is_relative_to(CGROUP) else Path(place)
-
-
-def _usual_mounts(sys: Path) -> list[_Mount]:
-    """Where hierarchies usually are, for a /proc without a readable mountinfo."""
-    return [_Mount("/", sys, 2), *(_Mount("/", sys / name, 1) for name in ("cpu,cpuacct", "cpu"))]
-
-
-def _with_ancestors(mount: _Mount, group: str) -> Iterator[Path]:
-    """The folder of `group` in this mount and each one above it up to the mount point.
-
-    Without a cgroup namespace a container reads a path outside its mount: then the mount point is its group.
-    """
-    inside = PurePosixPath(group)
-    root = PurePosixPath(mount.root)
-    visible = inside.is_relative_to(root) and ".." not in inside.parts
-    parts = inside.relative_to(root).parts if visible else ()
-    for depth in range(len(parts), -1, -1):
-        yield mount.point.joinpath(*parts[:depth])
+    for folder, version in groups("cpu", proc, sys):
+        limit = _limit_of_v2(folder) if version == 2 else _limit_of_v1(folder)
+        if limit is not None:
+            yield limit
 
 
 def _limit_of_v2(folder: Path) -> _Limit | None:
     """`cpu.max`: `<quota or max> <period>`."""
     file = folder / "cpu.max"
-    words = _read(file).split()
+    words = read(file).split()
     return _limit(words[0], words[1], file) if len(words) == 2 else None
 
 
 def _limit_of_v1(folder: Path) -> _Limit | None:
     """`cpu.cfs_quota_us` (-1: none) and `cpu.cfs_period_us`."""
     file = folder / "cpu.cfs_quota_us"
-    return _limit(_read(file).strip(), _read(folder / "cpu.cfs_period_us").strip(), file)
+    return _limit(read(file).strip(), read(folder / "cpu.cfs_period_us").strip(), file)
 
 
 def _limit(quota: str, period: str, file: Path) -> _Limit | None:
@@ -168,10 +96,3 @@ def _limit(quota: str, period: str, file: Path) -> _Limit | None:
 def _number(word: str) -> int:
     """A positive number of microseconds; 0 for "max", -1 and whatever else states no limit."""
     return int(word) if word.isascii() and word.isdigit() and len(word) < 20 else 0
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except (OSError, ValueError):
-        return ""

@@ -65,10 +65,10 @@ class SpawnLauncher:
     """A fresh interpreter for each replica: imports and loads everything itself."""
 
     def start(self, spec: LaunchSpec, env: Mapping[str, str], observer: Starting) -> Promise:
-        data = encode_launch(spec)
+        launch = framed_launch(spec)
         reader, lifeline = os.pipe()
         try:
-            os.write(lifeline, len(data).to_bytes(4, "big") + data)
+            os.write(lifeline, launch)
             child = spawn([sys.executable, "-P", "-m", "engine.process"], reader, lifeline, env, observer)
         finally:
             os.close(reader)
@@ -82,6 +82,12 @@ def encode_launch(spec: LaunchSpec) -> bytes:
     if len(data) > MOST_LAUNCH_BYTES:
         raise StokerError(f"engine arguments of {len(data)} bytes; {MOST_LAUNCH_BYTES} are the most")
     return data
+
+
+def framed_launch(spec: LaunchSpec) -> bytes:
+    """The same as it comes on standard input: four bytes of length before it. Raises StokerError."""
+    data = encode_launch(spec)
+    return len(data).to_bytes(4, "big") + data
 
 
 def engine_environment(threads: int, visibility: Mapping[str, str], reproducible: str | None) -> dict[str, str]:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import stat
+from collections.abc import Iterator
 
 from engine.errors import StokerError
 
@@ -32,6 +33,21 @@ def listen(address: str) -> socket.socket:
     return bound
 
 
+@contextlib.contextmanager
+def listening(address: str) -> Iterator[socket.socket]:
+    """A listening socket for a while; its file goes with it. Raises StokerError."""
+    bound = listen(address)
+    path = address.removeprefix("unix://") if bound.family == socket.AF_UNIX else None
+    ours = _file_at(path)
+    try:
+        yield bound
+    finally:
+        bound.close()
+        if path is not None and ours is not None and _file_at(path) == ours:  # a successor's is not ours to remove
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
 def display(listener: socket.socket) -> str:
     """The address as people write it."""
     name = listener.getsockname()
@@ -53,6 +69,15 @@ def _listen_unix(path: str) -> socket.socket:
         raise StokerError(f"cannot listen on unix://{path}: {error.strerror or error}") from error
     bound.setblocking(False)
     return bound
+
+
+def _file_at(path: str | None) -> tuple[int, int] | None:
+    """Which file is there."""
+    try:
+        found = None if path is None else os.stat(path, follow_symlinks=False)
+    except OSError:
+        return None
+    return None if found is None else (found.st_dev, found.st_ino)
 
 
 def _remove_dead(path: str) -> None:

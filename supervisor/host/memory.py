@@ -10,8 +10,6 @@ import psutil
 
 SHORT_SHARE = 0.10
 """Memory is short below this share of the whole."""
-
-
 KEPT_BYTES = 64 * 1024 * 1024
 """Freed memory at the end of the heap that is kept for the next request; more goes back to the system."""
 LARGEST_ON_HEAP_BYTES = 32 * 1024 * 1024

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import time
-
-from supervisor.control.events import ReplicaReady
-from supervisor.core.dispatch import Member
-from supervisor.core.lifecycle import COMING_UP, State
-from supervisor.exchanges import Target
-from supervisor.links.health import Health
+from supervisor.core.lifecycle import State
 from supervisor.slots.base import AttachedMake, Facts, Home, Intent
 from supervisor.slots.http_fed import HttpFed
 
@@ -17,24 +11,22 @@ METRICS_PATH = "/metrics"
 
 
 class AttachedSlot(HttpFed):
-    """Implements `links.http.Receiver`. It is ready while its health says so; one incarnation is one attachment."""
+    """One incarnation is one attachment."""
 
     managed = False
 
     def __init__(self, home: Home, deployment: str, number: int, born: int, make: AttachedMake) -> None:
         super().__init__(home, deployment, number, born, make)
         self._make = make
-        self._attached = 0.0
 
     def start(self) -> None:
         self._begin()
-        self._attached = time.monotonic()
         self.started_by = KIND
         self._move(State.STARTING)
         self._way = self._home.http_link.carrier(self._make.endpoint, self._make.model, self.deployment, self)
 
     def facts(self, now: float) -> Facts:
-        age = now - self._attached if self._way is not None else 0.0
+        age = now - self._began if self._way is not None else 0.0
         return Facts(device="attached", endpoint=self._make.endpoint, age_s=age)
 
     def kill(self, why: str) -> None:
@@ -68,25 +60,3 @@ class AttachedSlot(HttpFed):
         """Whoever takes it out wants to know when its server is idle. Where only Stoker leaves, or attaches again,
         nothing ends for the server, so there is nothing to wait for."""
         return super()._waits_for_server() and self.intent is not Intent.AGAIN and not self._home.stopping
-
-    # ------------------------------------------------------------------------------------- links.http.Receiver
-
-    def on_health(self, health: Health) -> None:
-        """In rotation while it is healthy; what it has in flight goes on either way."""
-        if health.ready and self.state in COMING_UP:
-            self._join()
-        elif health.ready and self.state is State.UNRESPONSIVE:
-            self._move(State.READY, "its health is back")
-        elif not health.ready and self.state is State.READY:
-            self._move(State.UNRESPONSIVE, health.reason)
-        elif not health.ready and self.state in COMING_UP:
-            self.reason = health.reason
-
-    def _join(self) -> None:
-        assert self._way is not None
-        self.ready_after_s = time.monotonic() - self._attached
-        self.target = Target(Member(self.name, self.incarnation), self._way, self.counts, self.traffic)
-        self._home.on_registered(self, None)
-        self._move(State.READY)
-        self._home.on_ready(self, self.ready_after_s, KIND)
-        self._publish(ReplicaReady, seconds=self.ready_after_s, how=KIND)

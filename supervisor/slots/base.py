@@ -17,8 +17,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from engine.messages import Card, Heartbeat, LaunchSpec, ThreadTable
-from supervisor.control.events import AnyEvent, DrainEnded, DrainStarted, ReplicaState, Warned
+from supervisor.control.events import AnyEvent, DrainEnded, DrainStarted, ReplicaReady, ReplicaState, Warned
 from supervisor.control.messages import StateChange
+from supervisor.core.dispatch import Member
 from supervisor.core.ejection import Outcome
 from supervisor.core.lifecycle import (
     ALIVE,
@@ -32,6 +33,7 @@ from supervisor.core.traffic import Traffic
 from supervisor.exchanges import Exchanges, Target
 from supervisor.host.launcher import Launcher
 from supervisor.host.usage import GroupMeter
+from supervisor.links.carrier import Carrier
 from supervisor.links.http import HttpLink
 from supervisor.links.zeromq import EngineLink
 
@@ -169,6 +171,7 @@ class Slot(ABC):
         self.last_exit: str | None = None
         self.last_lines: list[str] = []
         self._home = home
+        self._began = 0.0
         self._drain_started = 0.0
         self._exit: str | None = None
         self._timers: list[asyncio.TimerHandle] = []
@@ -262,10 +265,30 @@ class Slot(ABC):
         """The next incarnation: forget what was the last one's."""
         self._cancel_timers()
         self.incarnation += 1
+        self._began = time.monotonic()
         self.intent = Intent.KEEP
         self.restart_at = self.drain_until = self.ready_after_s = None
         self.card = None
         self._exit = None
+
+    def _enter_pool(self, carrier: Carrier, card: Card | None) -> None:
+        """It can serve: into the pool, and into rotation where nothing speaks against it."""
+        assert self.started_by is not None
+        self.card = card
+        self.ready_after_s = time.monotonic() - self._began
+        self.target = Target(Member(self.name, self.incarnation), carrier, self.counts, self.traffic)
+        obstacles = self._home.on_registered(self, card)
+        if obstacles:
+            self._move(State.INCOMPATIBLE, "; ".join(obstacles))
+            return
+        self._move(State.READY)
+        self._home.on_ready(self, self.ready_after_s, self.started_by)
+        self._publish(ReplicaReady, seconds=self.ready_after_s, how=self.started_by)
+
+    @property
+    def _was_ready(self) -> bool:
+        """Whether its incarnation has come so far as to be able to serve."""
+        return self.ready_after_s is not None
 
     def _exited(self, how: str) -> None:
         """The incarnation's process ended, or never was; the moves that follow say so."""

@@ -21,7 +21,7 @@ import time
 import msgspec
 
 from supervisor.config.schema import CommandOptions
-from supervisor.core.lifecycle import COMING_UP, Ending, State
+from supervisor.core.lifecycle import Ending, State
 from supervisor.host.logs import ReplicaLog
 from supervisor.host.processes import Child, Exit, spawn
 from supervisor.host.usage import Usage
@@ -37,7 +37,7 @@ CANNOT_EXECUTE = (126, 127)
 
 
 class CommandSlot(ManagedSlot, HttpFed):
-    """Implements `links.http.Receiver` for what its server says; its process lives as any of ours."""
+    """Fed as an attached one is; its process lives as any of ours."""
 
     def __init__(self, home: Home, deployment: str, number: int, born: int, make: ManagedMake, log: ReplicaLog) -> None:
         super().__init__(home, deployment, number, born, make, log)
@@ -131,16 +131,9 @@ class CommandSlot(ManagedSlot, HttpFed):
     # ------------------------------------------------------------------------------------- links.http.Receiver
 
     def on_health(self, health: Health) -> None:
-        """In rotation while it is healthy; what it has in flight goes on either way."""
+        """See HttpFed; since when it is not well."""
         self._unwell_since = None if health.ready else self._unwell_since or time.monotonic()
-        if health.ready and self.state in COMING_UP and self._way is not None:
-            self._enter_pool(self._way, None)
-        elif health.ready and self.state is State.UNRESPONSIVE:
-            self._move(State.READY, "its health is back")
-        elif not health.ready and self.state is State.READY:
-            self._move(State.UNRESPONSIVE, health.reason)
-        elif not health.ready and self.state in COMING_UP:
-            self.reason = health.reason
+        super().on_health(health)
 
 
 class Port:

@@ -14,8 +14,9 @@ import time
 from abc import abstractmethod
 
 from supervisor.control.events import DrainStarted, Warned
-from supervisor.core.lifecycle import State
+from supervisor.core.lifecycle import COMING_UP, State
 from supervisor.links.foreign_metrics import LOOKED_FOR, Unreadable, in_flight_of
+from supervisor.links.health import Health
 from supervisor.links.http import HttpCarrier
 from supervisor.links.rewrite import Broken, excerpt, said
 from supervisor.slots.base import Home, Make, Slot
@@ -29,7 +30,7 @@ METRICS_LIMIT_S = 5.0
 
 
 class HttpFed(Slot):
-    """The half of `links.http.Receiver` that attached and command slots share, and their drain."""
+    """Implements `links.http.Receiver`: its server is ready while its health says so. And its drain."""
 
     def __init__(self, home: Home, deployment: str, number: int, born: int, make: Make) -> None:
         super().__init__(home, deployment, number, born, make)
@@ -66,6 +67,17 @@ class HttpFed(Slot):
     def on_broken(self, number: int, reason: str) -> None:
         if self.target is not None:
             self._home.exchanges.on_broken(self.target, number, reason)
+
+    def on_health(self, health: Health) -> None:
+        """In rotation while it is healthy; what it has in flight goes on either way."""
+        if health.ready and self.state in COMING_UP and self._way is not None:
+            self._enter_pool(self._way, None)
+        elif health.ready and self.state is State.UNRESPONSIVE:
+            self._move(State.READY, "its health is back")
+        elif not health.ready and self.state is State.READY:
+            self._move(State.UNRESPONSIVE, health.reason)
+        elif not health.ready and self.state in COMING_UP:
+            self.reason = health.reason
 
     # ------------------------------------------------------------------------------------- its life
 

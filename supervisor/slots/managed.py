@@ -30,7 +30,6 @@ from engine.messages import (
 from supervisor.control.events import (
     ReplicaExited,
     ReplicaFailed,
-    ReplicaReady,
     ReplicaStarted,
     ThreadsAdopted,
     ThreadsLearned,
@@ -38,13 +37,10 @@ from supervisor.control.events import (
     ThreadsRetired,
     ThreadsUncertified,
 )
-from supervisor.core.dispatch import Member
 from supervisor.core.lifecycle import COMING_UP, Ending, GiveUp, State, after_exit
-from supervisor.exchanges import Target
 from supervisor.host.launcher import Promise
 from supervisor.host.logs import ReplicaLog
 from supervisor.host.processes import STOP_S, Child, Exit
-from supervisor.links.carrier import Carrier
 from supervisor.links.zeromq import EngineCarrier
 from supervisor.slots.base import Facts, Home, Intent, Make, ManagedMake, Slot
 
@@ -76,8 +72,7 @@ class ManagedSlot(Slot):
         self._cores: Sequence[int] = ()
         self._cpu_share = 0.0
         self._identity = b""
-        self._began = self._heard = 0.0
-        self._was_ready = False
+        self._heard = 0.0
         self._load_failure: LoadFailed | None = None
         self._registered: Card | None = None
         self._why_killed = ""
@@ -117,9 +112,8 @@ class ManagedSlot(Slot):
         self._load_failure = None
         self._registered = None
         self._why_killed = ""
-        self._was_ready = False
         self._identity = b"\1" + secrets.token_bytes(16)
-        self._began = self._heard = time.monotonic()
+        self._heard = self._began
         self.log.begin(self.incarnation)
         self._move(State.STARTING)
         self._cores = self._home.free_cores(self, self._make.spec.threads) if self._make.spread else ()
@@ -328,21 +322,6 @@ class ManagedSlot(Slot):
         """What an end that nobody asked for means to the restart policy."""
         final = ending.code == ExitCode.LOAD_FINAL
         return Ending(ran_s, self._was_ready, load_failed=final or ending.code == ExitCode.LOAD_FAILED, final=final)
-
-    def _enter_pool(self, carrier: Carrier, card: Card | None) -> None:
-        """It can serve: into the pool, and into rotation where nothing speaks against it."""
-        self.card = card
-        self.ready_after_s = time.monotonic() - self._began
-        self._was_ready = True
-        self.target = Target(Member(self.name, self.incarnation), carrier, self.counts, self.traffic)
-        obstacles = self._home.on_registered(self, card)
-        if obstacles:
-            self._move(State.INCOMPATIBLE, "; ".join(obstacles))
-            return
-        self._move(State.READY)
-        kind = self.started_by or "spawn"
-        self._home.on_ready(self, self.ready_after_s, kind)
-        self._publish(ReplicaReady, seconds=self.ready_after_s, how=kind)
 
     def _ended(self, why: str, ending: Ending) -> None:
         """It ended unasked: restart after a delay, or give up."""

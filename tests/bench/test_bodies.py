@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from engine.backends import shapes
+from engine.backends import requests
 from ui.bench.bodies import MIX, ROUTES, Bodies, Shape
 
 
@@ -50,14 +50,14 @@ def test_an_engine_reads_every_kind_of_body(route: str, stream: bool) -> None:
     body = Bodies(Shape(route, 'a "model"', (4, 9), inputs=3, stream=stream, max_tokens=5), 0).make()
     match route:
         case "embeddings":
-            assert len(shapes.parse_embeddings(body).inputs) == 3
+            assert len(requests.parse_embeddings(body).inputs) == 3
         case "classify":
-            assert len(shapes.parse_classify(body).inputs) == 3
+            assert len(requests.parse_classify(body).inputs) == 3
         case "rerank":
-            assert len(shapes.parse_rerank(body).documents) == 3
+            assert len(requests.parse_rerank(body).documents) == 3
         case "completions":
-            completion = shapes.parse_completion(body)
+            completion = requests.parse_completion(body)
             assert (completion.sampling.max_tokens, completion.include_usage) == (5, stream)
         case "chat":
-            chat = shapes.parse_chat(body)
+            chat = requests.parse_chat(body)
             assert (chat.model, chat.sampling.max_tokens, chat.include_usage) == ('a "model"', 5, stream)

@@ -10,8 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import StokerError
 from supervisor.control.events import Scaled
-from supervisor.control.messages import Scale, Trial
+from supervisor.control.messages import (
+    CONTROL_PROTOCOL,
+    Accepted,
+    Answer,
+    Call,
+    CommandRefused,
+    GetStatus,
+    Scale,
+    Trial,
+    encode,
+)
 from tests.cli.conftest import Ran, Stoker, command
 from tests.cli.fake import FakeSupervisor
 from tests.cli.rows import deployment, inventory, replica
@@ -21,7 +32,8 @@ from ui.bench.bodies import Shape
 from ui.bench.measured import Spread, Summary
 from ui.bench.plan import Plan
 from ui.cli import benching
-from ui.cli.benching import CannotBench, Layout, address_of, best, find, route_for
+from ui.cli.benching import CannotBench, Layout, address_of, best, route_for
+from ui.cli.reach import find_deployment
 from ui.cli.waiting import WaitFailed
 
 THREE_CARDS = """\
@@ -61,6 +73,11 @@ def bench(running: Running, *words: str) -> Ran:
         command("bench", *words), capture_output=True, text=True, timeout=60, env={**running.environ, "COLUMNS": "200"}
     )
     return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def accepted(answer: Answer) -> Accepted:
+    assert isinstance(answer, Accepted)
+    return answer
 
 
 def requests(running: Running) -> int:
@@ -220,12 +237,68 @@ def test_ctrl_c_in_a_comparison_puts_the_replicas_back(cards: Running) -> None:
     assert cards.config.read_text() == THREE_CARDS
 
 
+def test_the_end_of_whoever_measures_is_the_end_of_the_trial(cards: Running) -> None:
+    since = cards.inventory().supervisor.last_event
+    words = command("bench", "--compare", "1,2", "--duration", "600", "--warmup", "0")
+    started = subprocess.Popen(words, env=cards.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    cards.wait_event(Scaled, lambda event: event.after == 1, since=since)
+    before = requests(cards)
+    cards.wait_status(lambda seen: seen.deployments[0].requests > before + 20)
+    started.kill()
+    started.wait()
+    assert "gone" in cards.wait_event(Scaled, lambda event: event.after == 3, since=since).by
+    cards.wait_status(lambda seen: seen.deployments[0].ready_replicas == 3)
+    assert cards.config.read_text() == THREE_CARDS
+
+
+def test_of_two_comparisons_at_once_the_second_is_refused(cards: Running) -> None:
+    with cards.client() as first:
+        first.ask(Trial(deployment="stub", replicas=2))
+        ran = bench(cards, "--compare", "1", "--duration", "0.1", "--warmup", "0")
+        assert ran.code == 1
+        assert "somebody else tries" in ran.err and "stoker scale stub 3" in ran.err
+        assert cards.inventory().deployments[0].desired_replicas == 2
+        assert accepted(first.ask(Trial(deployment="stub"))).asked == 3
+
+
+def test_a_trial_of_no_replicas_is_refused_like_such_a_scale(cards: Running) -> None:
+    with pytest.raises(CommandRefused, match="1 to 64"):
+        cards.accepted(Trial(deployment="stub", replicas=0))
+    assert cards.inventory().deployments[0].desired_replicas == 3
+
+
+def test_figures_of_replicas_that_were_scaled_meanwhile_are_left_out(cards: Running) -> None:
+    since = cards.inventory().supervisor.last_event
+    words = command("bench", "--compare", "1", "--duration", "1", "--warmup", "0")
+    started = subprocess.Popen(words, env=cards.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    cards.wait_event(Scaled, lambda event: event.after == 1, since=since)
+    before = requests(cards)
+    cards.wait_status(lambda seen: seen.deployments[0].requests > before + 20)
+    cards.accepted(Scale(deployment="stub", replicas=3))
+    out, err = started.communicate(timeout=20)
+    assert started.returncode == 1
+    assert "scaled to 3" in err and "RATIO" not in out
+    cards.wait_status(lambda seen: seen.deployments[0].ready_replicas == 3)
+
+
+def test_a_trial_right_behind_a_scale_is_not_what_is_saved(cards: Running) -> None:
+    with cards.client() as client:
+        for number, asked in enumerate((Scale(deployment="stub", replicas=3), Trial(deployment="stub", replicas=1))):
+            client._socket.send(encode(Call(CONTROL_PROTOCOL, 1000 + number, asked)))
+        client.ask(GetStatus())
+        assert accepted(client.ask(Trial(deployment="stub"))).asked == 3
+    cards.accepted(Scale(deployment="stub", replicas=3))  # saved in order
+    assert cards.config.read_text() == THREE_CARDS
+    cards.wait_status(lambda seen: seen.deployments[0].ready_replicas == 3)
+
+
 def test_a_scale_by_somebody_else_ends_the_trial_and_wins(cards: Running) -> None:
-    cards.accepted(Trial(deployment="stub", replicas=1))
-    cards.accepted(Scale(deployment="stub", replicas=2))
-    cards.wait_status(lambda seen: len(seen.deployments[0].replicas) == seen.deployments[0].ready_replicas == 2)
-    assert places(cards) == ["cuda:0", "cuda:1"]
-    assert cards.accepted(Trial(deployment="stub")).asked == 2, "there is no trial to end"
+    with cards.client() as client:
+        client.ask(Trial(deployment="stub", replicas=1))
+        cards.accepted(Scale(deployment="stub", replicas=2))
+        cards.wait_status(lambda seen: len(seen.deployments[0].replicas) == seen.deployments[0].ready_replicas == 2)
+        assert places(cards) == ["cuda:0", "cuda:1"]
+        assert accepted(client.ask(Trial(deployment="stub"))).asked == 2, "there is no trial to end"
     assert "cuda:2" not in cards.config.read_text()
 
 
@@ -299,10 +372,10 @@ def test_a_task_that_is_not_known_yet_asks_for_the_route() -> None:
 
 def test_of_several_deployments_one_has_to_be_named() -> None:
     two = inventory(deployment(replica("a/0"), name="a"), deployment(replica("b/0"), name="b"))
-    assert find(two, "b").name == "b"
+    assert find_deployment(two, "b").name == "b"
     for name in (None, "c"):
-        with pytest.raises(CannotBench, match="a, b"):
-            find(two, name)
+        with pytest.raises(StokerError, match="a, b"):
+            find_deployment(two, name)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from supervisor.config.load import ConfigError
+from supervisor.config.problems import ConfigError
 from supervisor.core.placement import PlacementError
 from tests.cli.conftest import Stoker
 from ui.cli.document import Flags, NothingToServe, NotResizable, prepare

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ui.cli.picture import DEPLOYMENT_LOOKS, REPLICA_LOOKS
-from ui.cli.say import printable
+from ui.cli.picture import COLOURS
 from ui.cli.tables import Cell, Column, Table, plain
 from ui.cli.units import count, duration, milliseconds, rate, share, size
+from ui.literal import literal
+from ui.looks import DEPLOYMENT_LOOKS, REPLICA_LOOKS, Mood
 
 
 @pytest.mark.parametrize(
@@ -46,9 +47,9 @@ def test_numbers_as_people_read_them(text: str, expected: str) -> None:
 
 @given(st.text())
 def test_printable_text_has_nothing_that_a_terminal_obeys(text: str) -> None:
-    shown = printable(text)
+    shown = literal(text)
     assert not set(shown) & {*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), *"\u202a\u202e\u2066"} - {"\t"}
-    assert printable(shown) == shown
+    assert literal(shown) == shown
     shown.encode()
 
 
@@ -71,10 +72,4 @@ def test_every_state_of_a_life_has_a_look() -> None:
 
     assert set(REPLICA_LOOKS) == {*State, "backoff", "ejected"}
     assert set(DEPLOYMENT_LOOKS) == {"ready", "degraded", "unavailable"}
-
-
-def test_glyphs_are_those_of_the_dashboard() -> None:
-    states = pytest.importorskip("ui.dashboard.states")
-    assert {state: glyph for state, (_, glyph) in REPLICA_LOOKS.items()} == {
-        state: look.glyph for state, look in states.REPLICA_LOOKS.items()
-    }
+    assert set(COLOURS) == set(Mood)

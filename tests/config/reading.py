@@ -6,7 +6,8 @@ import textwrap
 
 import pytest
 
-from supervisor.config.load import ConfigError, Problem, parse_config
+from supervisor.config.load import parse_config
+from supervisor.config.problems import ConfigError, Problem
 from supervisor.config.schema import Deployment
 
 MINIMAL = "global: {model_catalog: {deployments: {stub: {artifact: stub}}}}\n"

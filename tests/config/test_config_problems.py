@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.config import load
-from supervisor.config.load import ConfigError, LoadedConfig, Problem, load_config, parse_config
+from supervisor.config import nodes
+from supervisor.config.load import LoadedConfig, load_config, parse_config
+from supervisor.config.problems import ConfigError, Problem
 from supervisor.config.schema import Config
 from tests.config.reading import MINIMAL, deployment, only_problem, problems_of, read
 
@@ -357,10 +358,10 @@ def test_a_folder_or_a_pipe_is_no_config(tmp_path: Path) -> None:
 
 def test_a_file_beyond_the_size_limit_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "huge.yaml"
-    path.write_text("#" * (load.MAX_BYTES + 1))
+    path.write_text("#" * (nodes.MAX_BYTES + 1))
     with pytest.raises(ConfigError, match="1048577 bytes"):
         load_config(path)
-    assert "characters" in only_problem("#" * (load.MAX_BYTES + 1)).found
+    assert "characters" in only_problem("#" * (nodes.MAX_BYTES + 1)).found
 
 
 def test_a_file_that_is_not_utf_8_is_told_at_the_line_of_the_byte(tmp_path: Path) -> None:
@@ -376,7 +377,7 @@ def test_both_yaml_parsers_give_the_same_tree(monkeypatch: pytest.MonkeyPatch) -
     text = (Path(__file__).parents[2] / "sample-configs" / "full.yaml").read_text()
     text += "x: [a, 'b', *c]\n".replace("*c", "!!str 5")
 
-    def flat(node: load.Node | None) -> object:
+    def flat(node: nodes.Node | None) -> object:
         assert node is not None
         return (
             node.kind,
@@ -387,6 +388,6 @@ def test_both_yaml_parsers_give_the_same_tree(monkeypatch: pytest.MonkeyPatch) -
             [flat(child) for child in node.children],
         )
 
-    fast = flat(load.compose(text, "x"))
-    monkeypatch.delattr(load.yaml, "CSafeLoader")
-    assert flat(load.compose(text, "x")) == fast
+    fast = flat(nodes.compose(text, "x"))
+    monkeypatch.delattr(nodes.yaml, "CSafeLoader")
+    assert flat(nodes.compose(text, "x")) == fast

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.config.load import ConfigError, parse_config
+from supervisor.config.load import parse_config
+from supervisor.config.problems import ConfigError
 from supervisor.config.schema import Deployment, Placement
 from supervisor.config.write_back import CannotEdit, new_document, set_artifact, set_placements
 

@@ -45,7 +45,7 @@ class Served:
     lines: list[LogLine] = dataclasses.field(default_factory=log_lines)
     server: ControlServer | None = None
 
-    def handle(self, command: AnyCommand) -> Answer:
+    def handle(self, command: AnyCommand, caller: bytes) -> Answer:
         match command:
             case GetStatus():
                 return Status(inventory=self.now())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -82,6 +82,7 @@ A_MODEL = a_model()
 
 
 @settings(max_examples=60, deadline=None)
+@example(points=[(0, 5e-324)], scale=Scale.LINEAR, width=10, height=4)
 @given(
     st.lists(st.tuples(st.integers(0, 200), st.floats(0, 1e9)), max_size=40),
     st.sampled_from(Scale),

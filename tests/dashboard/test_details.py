@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.control.messages import EjectionStatus
+from supervisor.control.messages import EjectionStatus, ResultCacheStatus
 from tests.dashboard.bench import Bench, piloted
-from tests.dashboard.fleet import FakeSource, details_of, fleet_of_twelve, fleet_that_learns, swayed
+from tests.dashboard.fleet import (
+    FakeSource,
+    deployment,
+    details_of,
+    fleet_of_twelve,
+    fleet_that_learns,
+    inventory,
+    replica,
+    swayed,
+)
 from ui.dashboard.model import find_replica
 from ui.dashboard.source import ReplicaRead
 from ui.dashboard.widgets.line_view import LineView
+
+LONG_REASON = "golden check: two runs over the same inputs disagree: answers[0] differs by 1.13, expected 0.0001"
 
 
 def learning() -> FakeSource:
@@ -89,6 +100,49 @@ async def test_a_narrow_terminal_shows_one_pane_at_a_time_and_tab_goes_on(bench:
 async def test_the_card_is_not_lost_on_a_small_terminal(bench: Bench) -> None:
     await bench.press("enter", "tab", "tab", "tab", "tab")
     assert bench.picture_of("revision") and bench.picture_of("golden")
+
+
+@piloted((120, 40))
+async def test_the_card_tells_what_was_calibrated_and_what_may_be_cached(bench: Bench) -> None:
+    first, *others = fleet_of_twelve().deployments[0].replicas
+    assert first.card is not None
+    told = msgspec.structs.replace(
+        first.card,
+        calibrated=["max_num_seqs", "kv_cache_bytes"],
+        kv_cache_bytes=64 << 20,
+        scoring="yes and no",
+        deterministic=True,
+    )
+    asked = msgspec.structs.replace(first, card=told, rows=750, cached_rows=250)
+    await bench.push(inventory([deployment("primary", [asked, *others])]))
+    await bench.press("enter")
+    for label, value in [
+        ("calibrated", "rows, kv cache"),
+        ("kv cache", "64 MiB"),
+        ("scoring", "yes and no"),
+        ("deterministic", "yes"),
+        ("cached", "250 rows, 25%"),
+    ]:
+        assert any(label in line and value in line for line in bench.picture()), label
+
+
+@piloted((80, 24))
+async def test_a_long_reason_is_told_whole(bench: Bench) -> None:
+    failed = replica("primary/0", state="failed", reason=LONG_REASON, last_exit=LONG_REASON, pid=None, card=None)
+    await bench.push(inventory([deployment("primary", [failed])]))
+    await bench.press("enter")
+    assert LONG_REASON in " ".join(line.strip() for line in bench.picture())
+    assert "as above" in bench.picture_of("last exit"), "it is not told twice"
+
+
+@piloted((80, 24))
+async def test_a_deployment_tells_how_often_its_answers_were_given_again(bench: Bench) -> None:
+    cache = ResultCacheStatus(active=True, entries=12, bytes=34 << 10, hits=30, misses=10)
+    await bench.push(inventory([deployment("primary", [replica("primary/0")], result_cache=cache)]))
+    assert bench.picture_of("75% from cache")
+    await bench.press("g", "enter")
+    assert "75% of 40 hit" in bench.picture_of("result cache")
+    assert "12 answers, 34 KiB" in bench.picture_of("remembers")
 
 
 @piloted((120, 40))

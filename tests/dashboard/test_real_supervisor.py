@@ -88,3 +88,18 @@ def test_details_of_a_killed_replica_tell_its_signal(running: Running) -> None:
             await bench.press("escape")
 
     asyncio.run(play())
+
+
+def test_a_supervisor_that_is_killed_is_missed_and_the_next_one_is_found(running: Running) -> None:
+    async def play() -> None:
+        app = Dashboard(ControlSource(str(running.runtime.control)))
+        async with app.run_test(size=(120, 30)) as pilot:
+            bench = Bench(app, FakeSource(), pilot, Clock())
+            await until_seen(bench, "2 of 2 ready")
+            await asyncio.to_thread(running.kill)
+            await until_seen(bench, "disconnected, retrying")
+            await asyncio.to_thread(running.launch)
+            await until_seen(bench, "● live")
+            await until_seen(bench, "2 of 2 ready")
+
+    asyncio.run(play())

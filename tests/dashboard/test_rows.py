@@ -15,8 +15,9 @@ from ui.dashboard.model import History, Link, Model
 from ui.dashboard.paint import plain
 from ui.dashboard.rows import Order, RowKey, build_rows
 from ui.dashboard.source import Mailbox
-from ui.dashboard.states import REPLICA_LOOKS, goes_on, shown_state
+from ui.dashboard.states import FULL_IN_FLIGHT, REPLICA_LOOKS, goes_on, goes_on_in
 from ui.dashboard.widgets.masthead import Around, masthead
+from ui.looks import shown_state
 
 
 @given(st.integers(0, 300))
@@ -71,12 +72,12 @@ def test_the_column_under_the_mouse() -> None:
         ({"ejected_s": 24.0}, "ejected, back in 24 s"),
         ({"ejected_s": 24.0, "state": "ejected", "reason": "back in 24 s"}, "ejected, back in 24 s"),
         ({"state": "loading", "in_state_s": 2.0, "reason": "SIGKILL", "last_exit": "SIGKILL"},
-         "loading 2 s, last exit: SIGKILL"),
+         "loading weights, 2 s, last exit: SIGKILL"),
         ({"backoff_s": 1.6}, "back in 2 s after a failure"),
         ({"backoff_s": 1.6, "reason": "engine error 500"}, "back in 2 s: engine error 500"),
         ({"state": "restarting", "restart_in_s": 4.0, "reason": "SIGKILL"}, "restarting in 4 s: SIGKILL"),
         ({"state": "restarting", "last_exit": "exit code 3"}, "restarting: exit code 3"),
-        ({"state": "loading", "in_state_s": 12.0}, "loading 12 s"),
+        ({"state": "loading", "in_state_s": 12.0}, "loading weights, 12 s"),
         ({"state": "failed", "reason": "failed to load 3 times"}, "failed: failed to load 3 times"),
         ({"state": "incompatible", "reason": "dtype float16, baseline float32"},
          "incompatible: dtype float16, baseline float32"),
@@ -91,12 +92,25 @@ def test_what_goes_on(changes: dict[str, object], phrase: str) -> None:
     assert goes_on(replica("primary/0", **changes)) == phrase
 
 
+def test_a_deployment_counts_what_its_other_replicas_do() -> None:
+    primary, reranker, chat = fleet_of_twelve().deployments
+    assert goes_on_in(primary).endswith(" ready, 1 draining, 1 ejected")
+    assert goes_on_in(reranker).endswith(" ready, 1 failed, 1 loading")
+    assert goes_on_in(chat).endswith(" ready, 1 restarting")
+
+
 def test_every_state_of_the_supervisor_has_a_look() -> None:
     from supervisor.core.lifecycle import State
 
     assert {state.value for state in State} <= REPLICA_LOOKS.keys()
     glyphs = [look.glyph for name, look in REPLICA_LOOKS.items() if name not in ("starting", "loading")]
     assert len(glyphs) == len(set(glyphs))
+
+
+def test_full_is_what_dispatch_calls_full() -> None:
+    from supervisor.core.dispatch import MOST_IN_FLIGHT
+
+    assert FULL_IN_FLIGHT == MOST_IN_FLIGHT
 
 
 def test_ejection_is_laid_over_ready_only() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 
+import msgspec
 import pytest
 
 from supervisor.control.messages import DrainReplica, Inventory, Kill, LogLine, Restart
@@ -32,9 +33,20 @@ async def test_the_main_screen_says_for_each_replica_what_goes_on(bench: Bench) 
     assert bench.picture_of("primary/2").rstrip().endswith("draining, 3 left, 12 s of 30:…")
     assert "ejected, back in 24 s" in bench.picture_of("primary/3")
     assert "failed: exited 3 times" in bench.picture_of("reranker/2")
-    assert "loading 12 s" in bench.picture_of("reranker/3")
+    assert "loading weights, 12 s" in bench.picture_of("reranker/3")
     assert "restarting in 4 s: SIGKILL" in bench.picture_of("chat/1")
     assert all(len(line) == 80 for line in text) and len(text) == 24
+
+
+def warned() -> FakeSource:
+    warnings = ["the CPU replicas (9) use 24 threads, the CPU budget is 16: they compete for cores"]
+    return FakeSource(first=msgspec.structs.replace(fleet_of_twelve(), warnings=warnings))
+
+
+@piloted((80, 24), source=warned)
+async def test_events_shrink_before_a_row_of_twelve_replicas_is_hidden(bench: Bench) -> None:
+    assert bench.picture_of("▲ the CPU replicas (9)") and bench.picture_of("─ events")
+    assert all(bench.picture_of(row.key.replica or f" {row.key.deployment}") for row in bench.table.rows)
 
 
 # ----------------------------------------------------------------------------------------------- logs

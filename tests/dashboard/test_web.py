@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import http.client
 import json
 import re
 import shutil
@@ -113,6 +114,10 @@ def test_nobody_gets_in_without_the_key_or_from_another_page(open_web: Open) -> 
     assert status_of(web, right) == 302
     assert status_of(web, "/") == status_of(web, "/?key=guessed") == status_of(web, "/?key=%C3%A9") == 403
     assert status_of(web, "/ws") == status_of(web, "/download/x") == 403
+    asked = http.client.HTTPConnection("127.0.0.1", int(port), timeout=20)
+    asked.request("GET", "/", headers={"Cookie": b"stoker-%b=\xff" % port.encode()})
+    assert asked.getresponse().status == 403, "bytes that are no text"
+    asked.close()
     assert status_of(web, right, Host=f"attacker.example:{port}") == 403, "another name for this address"
     assert status_of(web, right, Origin="http://attacker.example") == 403, "another page's script"
     assert web.tabs() == []
@@ -183,9 +188,17 @@ class Chromium:
         answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         return answer["result"].get("value")
 
+    async def until(self, expression: str) -> None:
+        """Ask again and again, until it is so."""
+        async with asyncio.timeout(LONG_S):
+            while not await self.value(expression):
+                await asyncio.sleep(0.05)
+
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
-def test_a_real_browser_draws_it_and_its_keys_arrive(running: Running, open_web: Open, tmp_path: Path) -> None:
+def test_a_real_browser_draws_it_its_keys_arrive_and_a_lost_server_is_said(
+    running: Running, open_web: Open, tmp_path: Path
+) -> None:
     web = open_web("--allow-actions")
     assert CHROMIUM is not None
     browser = subprocess.Popen(
@@ -223,8 +236,7 @@ async def _browse(web: Web, running: Running, debugging: str) -> None:
             page = Chromium(socket)
             await page.call("Page.navigate", url=web.address)
             async with asyncio.timeout(LONG_S):
-                while not await page.value("document.querySelectorAll('.xterm-screen canvas').length > 0"):
-                    await asyncio.sleep(0.05)
+                await page.until("document.querySelectorAll('.xterm-screen canvas').length > 0")
                 await page.value("document.querySelector('.xterm-helper-textarea').focus()")
                 pictures = set()
                 while len(running.replicas()) < 2:
@@ -232,3 +244,8 @@ async def _browse(web: Web, running: Running, debugging: str) -> None:
                     pictures.add(base64.b64decode((await page.call("Page.captureScreenshot"))["data"]))
             assert await page.value("location.search") == "", "the key does not stay in the address"
             assert max(map(len, pictures)) > 10_000, "something is drawn"
+            assert await page.value("document.title") == "stoker test"
+            assert await page.value("document.querySelector('.xterm-screen').clientWidth > innerWidth - 20")
+            web.process.kill()
+            await page.until("document.getElementById('words').textContent.includes('retrying')")
+            assert await page.value("getComputedStyle(document.getElementById('notice')).display") == "flex"

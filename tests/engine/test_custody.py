@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.custody import LOOKS_BEFORE_SLEEP, Custody, Step, Vigil
+from engine.custody import LONGEST_PAUSE, LOOKS_BEFORE_SLEEP, Custody, Step, Vigil
 
 LONG_S = 30.0
 
@@ -64,6 +64,17 @@ def test_it_sleeps_only_while_the_device_thread_is_at_the_socket_and_has_been_fo
         if vigil.look(departures, at_socket) is Step.SLEEP:
             assert at_socket and now - day.since(now) > LOOKS_BEFORE_SLEEP - 2
         now += 1
+
+
+def test_looks_become_rarer_while_the_device_thread_comes_and_goes_and_usual_when_it_stays_away() -> None:
+    vigil = Vigil()
+    pauses = []
+    for departures in range(1, 2 * LONGEST_PAUSE):
+        assert vigil.look(departures, at_socket=False) is Step.WATCH
+        pauses.append(vigil.pause)
+    assert pauses == sorted(pauses) and pauses[-1] == LONGEST_PAUSE
+    assert vigil.look(departures, at_socket=False) is Step.STAND_IN
+    assert vigil.pause == 1
 
 
 @pytest.fixture

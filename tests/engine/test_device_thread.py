@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.backends import shapes
+from engine.backends import answers, requests
 from engine.backends.base import Backend, Generation, Job, Row
 from engine.device_thread import DeviceThread, Outgoing, Work
 from engine.messages import Answer, Card, Chunk, End, Register, Route
@@ -78,7 +78,7 @@ class _Counter(Backend):
             one.at += 1
             one.done = one.at == one.length
             if one.bad:
-                one.error = shapes.NotFiniteError("the model gave NaN or infinity")
+                one.error = answers.NotFiniteError("the model gave NaN or infinity")
 
     def gpu_bytes(self) -> int:
         if self.lost:
@@ -95,7 +95,7 @@ class _Vectors(Job):
         self.rows = [Row(1, vector)]
 
     def answer(self, outputs: Sequence[Any]) -> bytes:
-        return shapes.embeddings_answer(shapes.EmbeddingsRequest(inputs=["x"]), outputs, 1, "m")
+        return answers.embeddings_answer(requests.EmbeddingsRequest(inputs=["x"]), outputs, 1, "m")
 
 
 class Bench:

@@ -34,7 +34,8 @@ from transformers import (
 from engine.backends.artifacts import resolve
 from engine.backends.base import LoadError, RequestError
 from engine.backends.encoders import BertEncoder
-from engine.backends.transformers import TransformersBackend, task_of
+from engine.backends.tasks import task_of
+from engine.backends.transformers import TransformersBackend
 from engine.messages import Route
 from tests.engine.conftest import MINILM, Vectors, embed, launch
 

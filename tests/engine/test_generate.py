@@ -24,10 +24,11 @@ from transformers import (
 )
 
 from engine import golden
+from engine.backends.answers import NotFiniteError
 from engine.backends.base import LoadError, RequestError
 from engine.backends.generate import TextGeneration, plan
-from engine.backends.shapes import NotFiniteError
-from engine.backends.transformers import TransformersBackend, task_of
+from engine.backends.tasks import task_of
+from engine.backends.transformers import TransformersBackend
 from engine.messages import Route
 from tests.engine.conftest import launch
 from tests.engine.small import save_byte_tokenizer, save_model, small

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from engine import golden
-from engine.backends import shapes
+from engine.backends import answers, requests
 from engine.backends.base import Backend, Generation, Job, LoadError, Row
 from engine.backends.transformers import TransformersBackend
 from engine.messages import Card, Route
@@ -26,11 +26,11 @@ def unit(rows: Sequence[Row]) -> list[list[float]]:
 
 @dataclasses.dataclass
 class _Job(Job):
-    asked: shapes.EmbeddingsRequest
+    asked: requests.EmbeddingsRequest
     rows: Sequence[Row]
 
     def answer(self, outputs: Sequence[Any]) -> bytes:
-        return shapes.embeddings_answer(self.asked, outputs, 1, "m")
+        return answers.embeddings_answer(self.asked, outputs, 1, "m")
 
 
 class Model(Backend):
@@ -59,7 +59,7 @@ class Model(Backend):
         )
 
     def prepare(self, route: Route, body: bytes, stream: bool) -> Job | Generation:
-        asked = shapes.parse_embeddings(body)
+        asked = requests.parse_embeddings(body)
         return _Job(asked, [Row(len(text), text) for text in asked.inputs])
 
     def forward(self, rows: Sequence[Row]) -> Sequence[Any]:
@@ -158,8 +158,8 @@ def test_an_error_of_the_model_is_a_failure_with_its_name() -> None:
 def right_answers(shift: float = 0.0) -> list[bytes]:
     def answer(*lengths: int) -> bytes:
         vectors = [[math.cos(length) + shift, math.sin(length)] for length in lengths]
-        asked = shapes.EmbeddingsRequest(inputs=["x"] * len(lengths))
-        return shapes.embeddings_answer(asked, vectors, 1, "m")
+        asked = requests.EmbeddingsRequest(inputs=["x"] * len(lengths))
+        return answers.embeddings_answer(asked, vectors, 1, "m")
 
     return [answer(1, 2, 3), answer(4)]
 
@@ -186,7 +186,7 @@ class _Story(Generation):
         return None
 
     def answer(self) -> bytes:
-        return shapes.ChatWriter("m").whole(" ".join(self.told), "stop", shapes.Usage.of(1, len(self.told)))
+        return answers.ChatWriter("m").whole(" ".join(self.told), "stop", answers.Usage.of(1, len(self.told)))
 
 
 class Teller(Model):

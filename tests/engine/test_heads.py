@@ -23,9 +23,10 @@ from transformers import (
 )
 
 from engine import golden
+from engine.backends.answers import NotFiniteError
 from engine.backends.base import Job, LoadError, RequestError
-from engine.backends.shapes import NotFiniteError
-from engine.backends.transformers import TransformersBackend, task_of
+from engine.backends.tasks import task_of
+from engine.backends.transformers import TransformersBackend
 from engine.messages import Route
 from tests.engine.conftest import Plain, launch
 from tests.engine.small import save_model, save_pair_tokenizer, small

@@ -199,3 +199,14 @@ def test_max_model_len_goes_beyond_the_models_habit_but_not_its_positions() -> N
 def test_any_rows_give_one_vector_each(minilm: TransformersBackend) -> None:
     vectors: list[Vectors] = list(minilm.forward([Row(3, [101, 7592, 102])] * 5))
     assert np.array_equal(np.stack(vectors), np.stack([vectors[0]] * 5))
+
+
+def test_bfloat16_is_served_by_the_lean_encoder_close_to_float32(minilm: TransformersBackend) -> None:
+    halved = TransformersBackend(launch(dtype="bfloat16"))
+    halved.load()
+    assert isinstance(halved._task._encoder, BertEncoder)  # type: ignore[attr-defined]
+    assert halved.card().dtype == "bfloat16"
+    body = input_body(mixed_texts())
+    (_, found), (_, exact) = embed(halved, body), embed(minilm, body)
+    assert (found * exact).sum(1).min() > 0.999
+    assert 1e-5 < np.abs(found - exact).max() < 1e-2

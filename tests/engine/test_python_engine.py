@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine import golden
-from engine.backends import shapes
+from engine.backends import answers
 from engine.backends.base import Generation, Job, LoadError, RequestError
 from engine.backends.python import PythonBackend, UserCodeError
 from engine.messages import LaunchSpec, Route
@@ -233,7 +233,7 @@ def test_outputs_that_are_none_are_an_error_that_says_so(outputs: Any, sentence:
         def forward(self, rows: list[Any]) -> Any:
             return outputs
 
-    with pytest.raises((UserCodeError, shapes.OutputError), match=sentence):
+    with pytest.raises((UserCodeError, answers.OutputError), match=sentence):
         ask(backend(Wrong), Route.EMBEDDINGS, input="x")
 
 

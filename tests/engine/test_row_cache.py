@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.backends import shapes
+from engine.backends import answers, requests
 from engine.backends.base import Backend, Generation, Job, Row
 from engine.backends.transformers import TransformersBackend
 from engine.device_thread import DeviceThread, Work
@@ -162,7 +162,7 @@ class _Numbers(Job):
     def answer(self, outputs: Sequence[Any]) -> bytes:
         inputs: list[Any] = [str(row.data) for row in self.rows]
         vectors = [output.tolist() for output in outputs]
-        return shapes.embeddings_answer(shapes.EmbeddingsRequest(inputs=inputs), vectors, len(vectors), "m")
+        return answers.embeddings_answer(requests.EmbeddingsRequest(inputs=inputs), vectors, len(vectors), "m")
 
 
 def doubled(answer: Any) -> list[float]:

@@ -23,6 +23,7 @@ from supervisor.gateway.server import HttpServer
 
 LONG_S = 20.0
 """A bound that only a hang reaches."""
+MOST_CLIENTS = 500
 
 
 class Wire:
@@ -133,7 +134,10 @@ class House:
         self.lane = Lane("m", Pool(self.exchanges.tickets, desired=2), 60.0, 1)
         self.targets = [self._target(f"m/{number}") for number in range(2)]
         self.directory = Directory(self.lane)
-        self.server = HttpServer(Gateway(self.exchanges, self.directory, Pages(), None))
+        self.turned_away: list[int] = []
+        self.server = HttpServer(
+            Gateway(self.exchanges, self.directory, Pages(), None), most=MOST_CLIENTS, on_full=self.turned_away.append
+        )
         self.clients: list[Client] = []
         self.mistakes: list[dict[str, Any]] = []
 

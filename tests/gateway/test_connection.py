@@ -11,7 +11,7 @@ from supervisor.core.dispatch import MOST_IN_FLIGHT
 from supervisor.gateway import connection as connection_module
 from supervisor.gateway import server as server_module
 from supervisor.gateway.connection import HEAD_S, KEEP_ALIVE_S, LINGER_S, MOST_BEHIND_BYTES, STALL_S
-from tests.gateway.house import LONG_S, Client, House, in_house, post, until
+from tests.gateway.house import LONG_S, MOST_CLIENTS, Client, House, in_house, post, until
 
 STREAM = b'{"stream": true}'
 
@@ -253,6 +253,35 @@ async def test_a_client_that_is_refused_while_it_sends_still_sees_why(house: Hou
 
 
 @in_house
+async def test_a_body_that_breaks_off_after_its_refusal_ends_the_connection(house: House) -> None:
+    client = await house.connect()
+    client.send(b"GET /v1/embeddings HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+    assert (await client.answer()).status == 405
+    client.send(b"no chunk\r\n")
+    assert await client.closed() == b""
+
+
+@in_house
+async def test_connections_beyond_the_most_are_turned_away_and_those_before_are_served(house: House) -> None:
+    clients = [await house.connect() for _ in range(MOST_CLIENTS)]
+    await until(lambda: len(house.connections) == MOST_CLIENTS)
+    for _ in range(3):
+        one_more = await house.connect()
+        answer = await one_more.answer()
+        assert (answer.status, answer.headers["connection"]) == (503, "close")
+        assert await one_more.closed() == b""
+    clients[0].send(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert (await clients[0].answer()).status == 200
+    house.server._sweep()
+    assert house.turned_away == [3]
+    clients[0].writer.close()
+    await until(lambda: len(house.connections) < MOST_CLIENTS)
+    late = await house.connect()
+    late.send(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert (await late.answer()).status == 200
+
+
+@in_house
 async def test_a_mistake_of_ours_is_a_500_in_our_shape_and_is_told(house: House) -> None:
     client = await house.connect()
     client.send(b"GET /mistake HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -388,7 +417,7 @@ async def test_a_head_that_drips_in_gets_no_more_time(house: House) -> None:
     began = connection._since
     house.server.now += 10
     client.send(b"TP/1.1\r\n")
-    await until(lambda: connection._reader._fed > 8)
+    await until(lambda: connection._reader._beside > 8)
     assert connection._since == began
     house.server.now -= 10
 

@@ -86,6 +86,7 @@ SMUGGLING = {
     "another coding": HEAD + b"transfer-encoding: gzip\r\n\r\nabc",
     "a coding nearly called chunked": HEAD + b"transfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
     "two codings": HEAD + b"transfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "two codings in two headers": HEAD + b"transfer-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
     "chunked not last": HEAD + b"transfer-encoding: chunked, identity\r\n\r\n0\r\n\r\n",
     "chunked in HTTP/1.0": b"POST / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
     "a space before the colon": HEAD + b"content-length : 3\r\n\r\nabc",
@@ -110,7 +111,7 @@ SMUGGLING = {
 def test_what_two_readers_could_read_differently_is_refused_whole(name: str) -> None:
     first, *_ = read(SMUGGLING[name] + NEXT)
     assert first.refusal is not None and first.refusal.kind.status == 400
-    assert first.keep_alive is False or name in ("no host", "two hosts")
+    assert first.keep_alive is False or name in ("no host", "two hosts", "two codings in two headers")
 
 
 @pytest.mark.parametrize("step", [10**9, 1000, 17])
@@ -125,6 +126,46 @@ def test_a_head_without_end_is_refused_however_it_comes(step: int) -> None:
 def test_thousands_of_upgrades_in_one_piece_are_thousands_of_requests() -> None:
     asked = b"GET /a HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: b\r\n\r\n"
     assert [request.target for request in read(asked * 3000 + NEXT)] == [b"/a"] * 3000 + [b"/smuggled"]
+
+
+def test_requests_that_come_together_are_not_a_large_head() -> None:
+    many = NEXT * (2 * MAX_HEAD_BYTES // len(NEXT))
+    for cut in (len(NEXT) - 5, 5):
+        requests = read(many + NEXT[:cut], NEXT[cut:])
+        assert all(request.refusal is None for request in requests)
+        assert len(requests) == 2 * MAX_HEAD_BYTES // len(NEXT) + 1
+    big = with_length(b"/", b"y" * 3 * MAX_HEAD_BYTES)
+    assert [request.refusal for request in read(big[:1000], big[1000:] + NEXT[:-5], NEXT[-5:])] == [None, None]
+
+
+@pytest.mark.parametrize("start", [b"0\r\nx: ", b"0\r\n", b"3;x="])
+def test_a_trailer_or_an_extension_without_end_is_refused(start: bytes) -> None:
+    fed = reader()
+    fed.feed(HEAD + b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n" + start)
+    piece = b"a: b\r\n" * 100 if start == b"0\r\n" else b"y" * 600
+    for _ in range(2 * MAX_HEAD_BYTES // len(piece)):
+        fed.feed(piece)
+    (request,) = fed.ready
+    assert fed.broken and request.refusal is not None and request.refusal.kind.status == 431
+
+
+def test_a_body_in_many_small_pieces_is_not_a_large_head() -> None:
+    fed = reader()
+    fed.feed(HEAD + b"transfer-encoding: chunked\r\n\r\n")
+    for byte in b"1;a=b\r\nx\r\n" * 20_000 + b"0\r\na: b\r\n\r\n":
+        fed.feed(bytes([byte]))
+    (request,) = fed.ready
+    assert request.refusal is None and len(request.body) == 20_000
+
+
+def test_a_length_with_thousands_of_zeros_is_that_length() -> None:
+    (request,) = read(HEAD + b"content-length: " + b"0" * 6000 + b"3\r\n\r\nabc")
+    assert request.refusal is None and request.body == b"abc"
+
+
+def test_a_wish_to_close_is_heard_beside_the_wish_for_another_protocol() -> None:
+    (request,) = read(HEAD + b"connection: close, upgrade\r\nupgrade: h2c\r\ncontent-length: 3\r\n\r\nabc")
+    assert request.body == b"abc" and not request.keep_alive
 
 
 def test_many_small_headers_are_a_large_head_too() -> None:

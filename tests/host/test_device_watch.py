@@ -8,8 +8,8 @@ import threading
 import time
 
 from engine.errors import StokerError
+from supervisor.host.device_watch import LOOK_EACH_S, STALE_S, DeviceWatch
 from supervisor.host.devices import Device
-from supervisor.inventory import LOOK_EACH_S, STALE_S, DeviceWatch
 
 CPU = Device("cpu", "cpu", 0, "CPU")
 CARD = Device("cuda:0", "cuda", 0, "L4", memory_total_bytes=24, memory_used_bytes=1, utilisation=0.1)

@@ -6,6 +6,7 @@ The foreign server here is another Stoker: an OpenAI-compatible server with faul
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 
@@ -127,6 +128,7 @@ def test_a_unix_socket_is_an_endpoint_too(serve: Serve, tmp_path: object) -> Non
         running.wait_ready(1)
         assert embed(running).status == 200
         assert foreign.stop() == 0
+        assert not os.path.exists(f"{folder}/s.sock"), "its file goes with it"
 
 
 def test_an_attached_deployment_is_not_scaled_and_a_drained_server_lives_on(serve: Serve) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from supervisor.control.events import Warned
 from tests.conftest import Serve
-from tests.support import RUNTIME_VARIABLE, Running, stub_config
+from tests.support import LONG_S, RUNTIME_VARIABLE, Running, stub_config
 
 
 def cli(running: Running, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -71,6 +73,19 @@ def test_folder_and_sockets_are_the_users_own(serve: Serve) -> None:
     for socket in (running.runtime.control, running.runtime.engines):
         assert stat.S_ISSOCK(socket.stat().st_mode)
         assert stat.S_IMODE(socket.stat().st_mode) & 0o077 == 0
+
+
+def test_a_runtime_folder_that_somebody_removes_is_told_of_while_replicas_serve_on(serve: Serve) -> None:
+    running = serve(stub_config(replicas=1))
+    running.wait_ready(1)
+    assert running.embed().status == 200
+    shutil.rmtree(running.runtime.folder)
+    deadline = time.monotonic() + LONG_S
+    while "was removed by somebody else" not in running.log():
+        assert time.monotonic() < deadline, running.log()
+        time.sleep(0.05)
+    assert f"kill {running.process.pid}" in running.log()
+    assert running.embed().status == 200
 
 
 def test_an_address_that_is_taken_is_one_clear_sentence_and_starts_nothing(serve: Serve, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 _TEXT = """
 the and was for with that his from her she you had were but this are not they one which have him first all also
@@ -76,6 +76,13 @@ class Shape(NamedTuple):
     def path(self) -> str:
         """Where it is posted."""
         return ROUTES[self.route]
+
+
+class Source(Protocol):
+    """Where the bodies of a load come from."""
+
+    def make(self) -> bytes:
+        """The next one."""
 
 
 class Bodies:

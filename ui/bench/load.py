@@ -1,4 +1,4 @@
-"""Load a server as planned: `run` is all that a caller needs."""
+"""Load a server as planned. `run` is all that most callers need; `load_of` is for bodies of one's own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import uvloop
 
 from ui.bench.asking import ask_once, joined
-from ui.bench.bodies import Bodies
+from ui.bench.bodies import Bodies, Source
 from ui.bench.closed import ClosedLoad
 from ui.bench.connection import Server
 from ui.bench.measured import Summary
@@ -34,10 +34,15 @@ async def measure(plan: Plan, server: Server, key: str | None, on_tick: OnTick) 
     bodies = Bodies(plan.shape, first=time.time_ns() >> 10)
     head = server.request("POST", plan.shape.path, key)
     await ask_once(server, joined(head, bodies.make()), plan.timeout_s)
-    kind: type[Load] = ClosedLoad if plan.rate is None else OpenLoad
-    load = kind(plan, server, head, bodies, on_tick)
+    load = load_of(plan, server, head, bodies, on_tick)
     with _until_told(load.interrupt):
         return await load.run()
+
+
+def load_of(plan: Plan, server: Server, head: bytes, bodies: Source, on_tick: OnTick = lambda far: None) -> Load:
+    """The load of a plan, not begun. head: of each request (`Server.request`); bodies: one for each."""
+    kind: type[Load] = ClosedLoad if plan.rate is None else OpenLoad
+    return kind(plan, server, head, bodies, on_tick)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ import contextlib
 import random
 import signal
 
-from ui.bench.bodies import Bodies
+from ui.bench.bodies import Source
 from ui.bench.connection import NO_CONNECTION, TIMEOUT, Connection, Server, clock
 from ui.bench.plan import OnTick, Plan
 from ui.bench.running import RECONNECT_S, Load
@@ -29,7 +29,7 @@ class OpenLoad(Load):
     due.
     """
 
-    def __init__(self, plan: Plan, server: Server, head: bytes, bodies: Bodies, on_tick: OnTick) -> None:
+    def __init__(self, plan: Plan, server: Server, head: bytes, bodies: Source, on_tick: OnTick) -> None:
         super().__init__(plan, server, head, bodies, on_tick)
         assert plan.rate is not None
         self._rate = plan.rate

@@ -8,7 +8,7 @@ import time
 from collections.abc import Coroutine
 
 from ui.bench.asking import joined
-from ui.bench.bodies import Bodies
+from ui.bench.bodies import Source
 from ui.bench.connection import TIMEOUT, Connection, Server, clock
 from ui.bench.measured import Measured, Summary
 from ui.bench.plan import Far, OnTick, Plan
@@ -25,7 +25,7 @@ SPARE_FILES = 64
 class Load:
     """What both kinds share: connections, the record, the end."""
 
-    def __init__(self, plan: Plan, server: Server, head: bytes, bodies: Bodies, on_tick: OnTick) -> None:
+    def __init__(self, plan: Plan, server: Server, head: bytes, bodies: Source, on_tick: OnTick) -> None:
         self.plan = plan
         self.connections: list[Connection] = []
         self.over = False
@@ -34,7 +34,7 @@ class Load:
         self._bodies = bodies
         self._on_tick = on_tick
         self._readers = reader_of(plan.shape)
-        self._measured = Measured()
+        self.measured = Measured()
         self._counted = 0
         self._last_end = 0.0
         self._interrupted = False
@@ -61,7 +61,7 @@ class Load:
         now = clock()
         busy = (time.process_time() - cpu) / max(now - began, 1e-9)
         end = now if self._interrupted else self._last_end
-        return self._measured.summary(max(end - self.opens, 0.0), busy, self._interrupted)
+        return self.measured.summary(max(end - self.opens, 0.0), busy, self._interrupted)
 
     # ------------------------------------------------------------------------------------------- of each kind
 
@@ -117,7 +117,7 @@ class Load:
         """A request that has no answer."""
         if due >= self.opens:
             self._last_end = clock()
-            self._measured.failures[why] += 1
+            self.measured.failures[why] += 1
 
     def new_connection(self) -> Connection:
         """Not open yet."""
@@ -169,7 +169,7 @@ class Load:
         if failure is None and not 200 <= connection.status < 300:
             failure = str(connection.status)
         failure = failure or reader.end()
-        measured = self._measured
+        measured = self.measured
         if failure is not None:
             measured.failures[failure] += 1
             return
@@ -193,10 +193,10 @@ class Load:
     def _far(self, now: float) -> Far:
         seconds, requests = self.plan.seconds, self.plan.requests
         shares = [(now - self.opens) / seconds] if seconds is not None else []
-        shares += [self._measured.requests / requests] if requests is not None else []
+        shares += [self.measured.requests / requests] if requests is not None else []
         share = min(1.0, max(0.0, *shares, 0.0))
         in_flight = sum(each.busy for each in self.connections) + self.waiting
-        return Far(share, max(0.0, now - self.opens), now < self.opens, self._measured, in_flight)
+        return Far(share, max(0.0, now - self.opens), now < self.opens, self.measured, in_flight)
 
 
 def _allow_files(wanted: int) -> None:

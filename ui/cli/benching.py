@@ -12,18 +12,18 @@ import msgspec
 
 from engine.errors import StokerError
 from supervisor.control.client import ControlClient
-from supervisor.control.messages import Accepted, DeploymentStatus, Inventory, Trial
+from supervisor.control.messages import Accepted, DeploymentStatus, Trial
 from supervisor.host.runtime import RuntimeDir
 from ui.bench import load
 from ui.bench.bodies import GENERATING
 from ui.bench.connection import Server
 from ui.bench.measured import Spread, Summary
 from ui.bench.plan import Far, OnTick, Plan
-from ui.cli.reach import ask, inventory_of
+from ui.cli.reach import ask, find_deployment, inventory_of
 from ui.cli.say import on_terminal, say
 from ui.cli.tables import Cell, Column, Table
 from ui.cli.units import count, duration, milliseconds, rate
-from ui.cli.waiting import scaled, wait_until
+from ui.cli.waiting import WaitFailed, scaled, wait_until
 
 READY_S = 600.0
 """How long a layout may take to be ready."""
@@ -58,20 +58,10 @@ class Comparison:
 
 
 def look(runtime: RuntimeDir, name: str | None) -> tuple[DeploymentStatus, str]:
-    """The deployment that is meant, and where its supervisor listens. Raises CannotBench."""
+    """The deployment that is meant, and where its supervisor listens. Raises StokerError."""
     with ControlClient(str(runtime.control)) as client:
         inventory = inventory_of(client)
-    return find(inventory, name), inventory.supervisor.listen
-
-
-def find(inventory: Inventory, name: str | None) -> DeploymentStatus:
-    """The deployment that is meant. Raises CannotBench that names those that exist."""
-    names = [each.name for each in inventory.deployments]
-    for each in inventory.deployments:
-        if each.name == name or (name is None and len(names) == 1):
-            return each
-    what = "several deployments are served, say which" if name is None else f"there is no deployment {name!r}"
-    raise CannotBench(f"{what}: {', '.join(names) or 'none'}")
+    return find_deployment(inventory, name), inventory.supervisor.listen
 
 
 def route_for(deployment: DeploymentStatus, stream: bool) -> str:
@@ -114,6 +104,7 @@ def compare(
             for number in counts:
                 trial.set(number)
                 result = measure(plan, server, key, count(number, "replica"))
+                trial.check(number)
                 if result.requests:
                     layouts.append(Layout(number, result))
                 if result.interrupted:
@@ -142,32 +133,43 @@ def best(layouts: Sequence[Layout], plan: Plan) -> Layout:
 
 
 class _Trial:
-    """Sets numbers of replicas that the config never hears of."""
+    """Sets numbers of replicas that the config never hears of. It lasts as long as its client's connection."""
 
-    def __init__(self, runtime: RuntimeDir, name: str) -> None:
+    def __init__(self, runtime: RuntimeDir, name: str, client: ControlClient) -> None:
         self._runtime = runtime
         self._name = name
+        self._client = client
+        self._begun = False
 
     def set(self, number: int) -> None:
         """So many, and wait until they are ready."""
-        with ControlClient(str(self._runtime.control)) as client:
-            ask(client, Trial(deployment=self._name, replicas=number), Accepted)
-            wait_until(client, scaled(self._name, number), READY_S)
+        ask(self._client, Trial(deployment=self._name, replicas=number), Accepted)
+        self._begun = True
+        with ControlClient(str(self._runtime.control)) as watching:
+            wait_until(watching, scaled(self._name, number), READY_S)
+
+    def check(self, number: int) -> None:
+        """Raises StokerError where other numbers came into force while these were measured."""
+        found = find_deployment(inventory_of(self._client), self._name).desired_replicas
+        if found != number:
+            raise WaitFailed(f"{self._name} was scaled to {found} while they were measured; these figures are left out")
 
     def end(self) -> None:
         """Those that there were again. They come back by themselves; this does not wait for it."""
-        with ControlClient(str(self._runtime.control)) as client:
-            accepted = ask(client, Trial(deployment=self._name), Accepted)
+        if not self._begun:
+            return
+        accepted = ask(self._client, Trial(deployment=self._name), Accepted)
         say(f"{self._name} is back to {count(accepted.asked or 0, 'replica')}; the config was not touched")
 
 
 @contextlib.contextmanager
 def _trial(runtime: RuntimeDir, name: str) -> Iterator[_Trial]:
-    trial = _Trial(runtime, name)
-    try:
-        yield trial
-    finally:
-        trial.end()
+    with ControlClient(str(runtime.control)) as client:
+        trial = _Trial(runtime, name, client)
+        try:
+            yield trial
+        finally:
+            trial.end()
 
 
 @contextlib.contextmanager

@@ -15,7 +15,8 @@ import msgspec
 from supervisor.control.events import AnyEvent
 from supervisor.control.messages import LogLine
 from ui.cli.follow import Back, Gap, Heard, Lost
-from ui.cli.say import coloured, emit, json_text, on_terminal, printable, say
+from ui.cli.say import coloured, emit, json_text, on_terminal, say
+from ui.literal import literal
 
 REPLICA_COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_blue")
 
@@ -39,7 +40,7 @@ def as_text(item: AnyEvent | LogLine) -> str:
     else:
         who, text, colour = f"#{item.seq}", item.sentence(), "bright_black"
     if terminal:
-        who, text = printable(who), printable(text)
+        who, text = literal(who), literal(text)
     if coloured(sys.stdout):
         clock, who = click.style(clock, dim=True), click.style(who, fg=colour)
     return f"{clock} {who} {text}"

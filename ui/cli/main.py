@@ -23,7 +23,7 @@ COMPLETE = "_STOKER_COMPLETE"
 """Environment variable by which a shell asks for completions."""
 
 ERROR_EXITS = {
-    "supervisor.config.load.ConfigError": Exit.USAGE,
+    "supervisor.config.problems.ConfigError": Exit.USAGE,
     "supervisor.config.write_back.CannotEdit": Exit.USAGE,
     "supervisor.core.placement.PlacementError": Exit.USAGE,
     "ui.cli.document.NothingToServe": Exit.USAGE,

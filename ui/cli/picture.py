@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from supervisor.control.messages import (
     DeploymentStatus,
     DeviceStatus,
@@ -11,28 +13,15 @@ from supervisor.control.messages import (
 )
 from ui.cli.tables import Cell, Column, Table
 from ui.cli.units import count, duration, milliseconds, rate, share, size
+from ui.looks import DEPLOYMENT_LOOKS, REPLICA_LOOKS, Look, Mood, shown_state
 
-REPLICA_LOOKS = {
-    "ready": ("green", "●"),
-    "starting": ("cyan", "◌"),
-    "loading": ("cyan", "◌"),
-    "warming": ("cyan", "◍"),
-    "backoff": ("yellow", "◔"),
-    "ejected": ("magenta", "⊘"),
-    "unresponsive": ("red", "?"),
-    "incompatible": ("red", "≠"),
-    "draining": ("yellow", "◐"),
-    "stopping": ("yellow", "◒"),
-    "restarting": ("yellow", "↻"),
-    "stopped": ("bright_black", "○"),
-    "failed": ("red", "✗"),
-}
-"""Colour and glyph of a replica's state; the glyphs are the dashboard's."""
-
-DEPLOYMENT_LOOKS = {
-    "ready": ("green", "●"),
-    "degraded": ("yellow", "▲"),
-    "unavailable": ("red", "✗"),
+COLOURS = {
+    Mood.GOOD: "green",
+    Mood.BUSY: "cyan",
+    Mood.WARN: "yellow",
+    Mood.OUT: "magenta",
+    Mood.BAD: "red",
+    Mood.DIM: "bright_black",
 }
 
 COLUMNS = (
@@ -96,13 +85,6 @@ def drain_left(replica: ReplicaStatus) -> str:
     return f"{replica.in_flight} left, {duration(replica.in_state_s)} of {duration(ceiling_s)}"
 
 
-def shown_state(replica: ReplicaStatus) -> str:
-    """The state with backoff and ejection, which a ready replica has for a time, laid over it."""
-    if replica.state == "ready" and replica.ejected_s > 0:
-        return "ejected"
-    return "backoff" if replica.state == "ready" and replica.backoff_s > 0 else replica.state
-
-
 def note(replica: ReplicaStatus) -> str:
     """Why a replica is in its state and what it waits for: `3 left, 12s of 30s`."""
     waits = []
@@ -153,9 +135,9 @@ def _replica_row(replica: ReplicaStatus) -> list[Cell]:
     ]
 
 
-def _state(state: str, looks: dict[str, tuple[str, str]]) -> Cell:
-    style, glyph = looks.get(state, ("", ""))
-    return Cell(state, style, glyph)
+def _state(state: str, looks: Mapping[str, Look]) -> Cell:
+    look = looks.get(state)
+    return Cell(state) if look is None else Cell(state, COLOURS[look.mood], look.glyph)
 
 
 def _device_row(device: DeviceStatus) -> list[Cell]:

@@ -19,6 +19,7 @@ from supervisor.control.messages import (
     Accepted,
     Answer,
     AnyCommand,
+    DeploymentStatus,
     GetStatus,
     Inventory,
     ReplicaStatus,
@@ -115,3 +116,13 @@ def find_replica(inventory: Inventory, name: str) -> ReplicaStatus:
         if row.name == name:
             return row
     raise StokerError(f"there is no replica {name!r}; there are: {', '.join(row.name for row in rows) or 'none'}")
+
+
+def find_deployment(inventory: Inventory, name: str | None) -> DeploymentStatus:
+    """The deployment that is meant, without a name the only one. Raises StokerError that names those that exist."""
+    names = [each.name for each in inventory.deployments]
+    for each in inventory.deployments:
+        if each.name == name or (name is None and len(names) == 1):
+            return each
+    what = "several deployments are served, say which" if name is None else f"there is no deployment {name!r}"
+    raise StokerError(f"{what}: {', '.join(names) or 'none'}")

@@ -16,12 +16,10 @@ from typing import TextIO
 import click
 
 from engine.errors import StokerError
+from ui.literal import literal
 
-_OBEYED = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What a terminal obeys instead of showing it: C0 but for the tab, C1, direction marks, lone surrogates."""
 _OBEYED_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""The same in JSON, which has C0 escaped already; all of these can only stand within a string of it."""
-
+"""What a terminal obeys in JSON, which has C0 escaped already; these can only stand within a string of it."""
 
 BAR = 20
 """Characters of a progress bar."""
@@ -46,12 +44,7 @@ def emit(line: str) -> None:
 def say(words: str) -> None:
     """Words for a person; several lines are fine."""
     lines = words.split("\n")
-    click.echo("\n".join(map(printable, lines) if on_terminal(sys.stderr) else lines), err=True)
-
-
-def printable(text: str) -> str:
-    """The text with everything that a terminal would obey written as an escape: `\\x1b[31m`."""
-    return _OBEYED.sub(_escaped, text)
+    click.echo("\n".join(map(literal, lines) if on_terminal(sys.stderr) else lines), err=True)
 
 
 def json_text(encoded: bytes) -> str:
@@ -92,7 +85,7 @@ class Progress:
         if not self._seen:
             self._now_and_then(text)
             return
-        line = printable(f"{self._bar(share)}{text}")[: _columns(self._stream) - 1]
+        line = literal(f"{self._bar(share)}{text}")[: _columns(self._stream) - 1]
         if line != self._last:
             self._write(f"\r{line}\x1b[K")
             self._last = line
@@ -137,11 +130,6 @@ def _columns(stream: TextIO) -> int:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):
         return 80
-
-
-def _escaped(match: re.Match[str]) -> str:
-    code = ord(match.group())
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def _escaped_in_json(match: re.Match[str]) -> str:

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from ui.cli.say import emit, on_terminal, printable, takes_symbols
+from ui.cli.say import emit, on_terminal, takes_symbols
+from ui.literal import literal
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -52,7 +53,7 @@ def show(table: Table, heading: str = "") -> None:
         return
     screen = console()
     if heading:
-        screen.print(printable(heading))
+        screen.print(literal(heading))
     screen.print(drawn(table, screen.width))
 
 
@@ -87,7 +88,7 @@ def console() -> Console:
 
 
 def _with_glyph(cell: Cell, symbols: bool) -> str:
-    text = printable(cell.text)
+    text = literal(cell.text)
     return f"{cell.glyph} {text}" if cell.glyph and symbols else text
 
 

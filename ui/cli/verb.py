@@ -52,6 +52,12 @@ def wait_options(function: Function) -> Function:
     return wait(timeout(function))
 
 
+def config_option(about: str) -> Callable[[Function], Function]:
+    """Adds `-c`; the function gets `file: Path | None`. about: its help."""
+    path = click.Path(dir_okay=False, path_type=Path)
+    return click.option("-c", "--config", "file", type=path, metavar="FILE", help=about)
+
+
 def json_option(function: Function) -> Function:
     """Adds `--json`; the function gets `as_json: bool`."""
     return click.option("--json", "as_json", is_flag=True, help="JSON for programs.")(function)

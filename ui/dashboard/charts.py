@@ -29,13 +29,15 @@ STACKED_FROM = 7
 GAP_S = 3
 """Samples that are farther apart are not joined, seconds."""
 SMALLEST = 1e-3
-"""Where a logarithmic scale begins at the lowest: a microsecond."""
+"""Where a logarithmic scale begins at the lowest: a microsecond. A linear one ends no lower."""
 MOST_SERIES = 6
 """Replicas that are drawn at once: those with the highest values now."""
 LINE_TONES = (Tone.LINE_1, Tone.LINE_2, Tone.LINE_3, Tone.LINE_4, Tone.LINE_5, Tone.LINE_6)
 
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
 """The bit of a dot in a braille cell, by column and by row from the top."""
+_BARS = tuple(tuple(tuple(sum(dots[top : bottom + 1]) for bottom in range(4)) for top in range(4)) for dots in _DOTS)
+"""The bits of the dots from one row down to another, by column, first and last row."""
 _BLANK = 0x2800
 
 
@@ -188,11 +190,11 @@ def _of_each(quantity: _Quantity, deployment: str, model: Model, oldest: int) ->
 
 
 def _points(history: History, name: str, value: Value, oldest: int) -> list[tuple[int, float]]:
-    return [
-        (sample.second, float(number))
-        for sample in history.of(name)
-        if sample.second >= oldest and (number := value(sample)) is not None
-    ]
+    points: list[tuple[int, float]] = []
+    for sample in history.of(name):
+        if sample.second >= oldest and (number := value(sample)) is not None:
+            points.append((sample.second, number))
+    return points
 
 
 # ---------------------------------------------------------------------------------------------------- drawing
@@ -236,7 +238,7 @@ def bounds(values: Sequence[float], scale: Scale) -> tuple[float, float]:
     """Round numbers below and above all values: from 0 on a linear scale, 1-2-5 steps on a logarithmic one."""
     top = max(values, default=0.0)
     if scale is Scale.LINEAR:
-        return 0.0, _step_from(top) if top > 0 else 1.0
+        return 0.0, _step_from(top) if top > SMALLEST else 1.0
     if not values:
         return 1.0, 10.0
     low, high = _step_to(max(min(values), SMALLEST)), _step_from(max(top, SMALLEST))
@@ -275,10 +277,11 @@ def _plot(chart: Chart, low: float, high: float, columns: int, rows: int) -> lis
     height = _height(low, high, chart.scale, rows * 4 - 1)
     for one in reversed(chart.series):
         for x, (top, bottom) in _strokes(one.points, chart, columns * 2, height).items():
-            bits = _DOTS[x % 2]
-            for y in range(top, bottom + 1):
-                cell = cells[y // 4][x // 2]
-                cell.dots |= bits[y % 4]
+            column, bars = x // 2, _BARS[x % 2]
+            first, last = top // 4, bottom // 4
+            for row in range(first, last + 1):
+                cell = cells[row][column]
+                cell.dots |= bars[top % 4 if row == first else 0][bottom % 4 if row == last else 3]
                 cell.tone = one.tone
     return cells
 
@@ -299,9 +302,13 @@ def _strokes(
     strokes: dict[int, tuple[int, int]] = {}
 
     def stroke(x: int, one: int, other: int) -> None:
-        if 0 <= x < width:
-            top, bottom = strokes.get(x, (one, one))
-            strokes[x] = min(top, one, other), max(bottom, one, other)
+        high, low = (one, other) if one < other else (other, one)
+        if x in strokes:
+            top, bottom = strokes[x]
+            if high < top or low > bottom:
+                strokes[x] = high if high < top else top, low if low > bottom else bottom
+        elif 0 <= x < width:
+            strokes[x] = high, low
 
     last = width - 1
     step = last / chart.window_s

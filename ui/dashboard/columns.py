@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from rich.cells import cell_len
 
-from supervisor.control.messages import DeploymentStatus, Inventory, ReplicaStatus
+from supervisor.control.messages import DeploymentStatus, Inventory, ReplicaStatus, ResultCacheStatus
 from ui.dashboard import words
 from ui.dashboard.model import History
 from ui.dashboard.paint import Piece, Tone
@@ -22,8 +22,8 @@ from ui.dashboard.states import (
     goes_on_in,
     goes_on_tone,
     replica_look,
-    shown_state,
 )
+from ui.looks import shown_state
 
 BARS = "▁▂▃▄▅▆▇█"
 TREND_SAMPLES = 12
@@ -122,9 +122,17 @@ def _reason_of_replica(replica: ReplicaStatus, _: History) -> Piece:
 
 
 def _reason_of_deployment(deployment: DeploymentStatus, _: History) -> Piece:
-    about = " · ".join(part for part in (deployment.task, deployment.artifact or "") if part)
+    parts = (_from_cache(deployment.result_cache), deployment.task, deployment.artifact or "")
+    about = " · ".join(part for part in parts if part)
     text = goes_on_in(deployment) + (f" · {about}" if about and not deployment.warnings else "")
     return words.literal(text), Tone.WARN if deployment.warnings else Tone.DIM
+
+
+def _from_cache(cache: ResultCacheStatus | None) -> str:
+    """The share of requests that needed no replica, where answers are remembered."""
+    if cache is None or not cache.active or not cache.hits:
+        return ""
+    return f"{cache.hits / (cache.hits + cache.misses):.0%} from cache"
 
 
 def _summed(field: str, shown: Callable[[float], str], tone: Tone = Tone.TEXT) -> Callable[..., Piece]:

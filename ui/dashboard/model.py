@@ -205,10 +205,6 @@ class Model:
         """The kept events, oldest first."""
         return list(self._events)
 
-    def events_of(self, replica: str) -> list[AnyEvent]:
-        """The kept events of one replica's slot, oldest first."""
-        return [event for event in self._events if getattr(event, "replica", None) == replica]
-
     def details_of(self, replica: str) -> ReplicaDetails | None:
         """What is known of a replica beyond its row; None where nobody looks at it."""
         return self.details if self.details is not None and self.details.replica.name == replica else None

@@ -10,7 +10,8 @@ from ui.dashboard import words
 from ui.dashboard.columns import BY_NAME, Layout
 from ui.dashboard.model import History
 from ui.dashboard.paint import Piece
-from ui.dashboard.states import goes_on, shown_state
+from ui.dashboard.states import goes_on
+from ui.looks import shown_state
 
 
 class RowKey(NamedTuple):

@@ -5,8 +5,9 @@ The words are those of the control messages. Backoff and ejection are shown over
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from supervisor.control.events import (
     AnyEvent,
@@ -28,8 +29,10 @@ from supervisor.control.events import (
     Warned,
 )
 from supervisor.control.messages import DeploymentStatus, ReplicaStatus
+from ui import looks
 from ui.dashboard import words
 from ui.dashboard.paint import Tone
+from ui.looks import shown_state
 
 LONG_FORWARD_S = 10.0
 """A forward older than this is worth a word, seconds."""
@@ -46,36 +49,13 @@ class Look:
     means: str
 
 
-REPLICA_LOOKS: dict[str, Look] = {
-    "ready": Look("●", Tone.GOOD, "serves requests"),
-    "starting": Look("◌", Tone.BUSY, "its process has been started"),
-    "loading": Look("◌", Tone.BUSY, "reads its weights"),
-    "warming": Look("◍", Tone.BUSY, "golden check and first forwards"),
-    "backoff": Look("◔", Tone.WARN, "rests for a moment after a failure"),
-    "ejected": Look("⊘", Tone.OUT, "kept timing out: out of rotation for a while"),
-    "unresponsive": Look("?", Tone.BAD, "sends no heartbeat"),
-    "incompatible": Look("≠", Tone.BAD, "differs from its siblings: gets no traffic"),
-    "draining": Look("◐", Tone.WARN, "finishes what it has, then leaves"),
-    "stopping": Look("◒", Tone.WARN, "its process is being ended"),
-    "restarting": Look("↻", Tone.WARN, "waits for its next incarnation"),
-    "stopped": Look("○", Tone.DIM, "has no process"),
-    "failed": Look("✗", Tone.BAD, "given up until somebody restarts it"),
-}
-DEPLOYMENT_LOOKS: dict[str, Look] = {
-    "ready": Look("●", Tone.GOOD, "all its replicas are ready"),
-    "degraded": Look("▲", Tone.WARN, "serves with fewer replicas than asked"),
-    "unavailable": Look("✗", Tone.BAD, "no replica is ready"),
-}
+def _in_tones(plain: Mapping[str, looks.Look]) -> dict[str, Look]:
+    return {state: Look(look.glyph, Tone(look.mood), look.means) for state, look in plain.items()}
+
+
+REPLICA_LOOKS = _in_tones(looks.REPLICA_LOOKS)
+DEPLOYMENT_LOOKS = _in_tones(looks.DEPLOYMENT_LOOKS)
 _UNKNOWN = Look("·", Tone.TEXT, "a state that this dashboard does not know")
-
-
-def shown_state(replica: ReplicaStatus) -> str:
-    """The state with backoff and ejection laid over it."""
-    if replica.state == "ready" and replica.ejected_s > 0:
-        return "ejected"
-    if replica.state == "ready" and replica.backoff_s > 0:
-        return "backoff"
-    return replica.state
 
 
 def is_ejected(replica: ReplicaStatus) -> bool:
@@ -126,8 +106,11 @@ def _backoff(replica: ReplicaStatus) -> str:
     return f"back in {words.duration(replica.backoff_s)}{_because(replica.reason) or ' after a failure'}"
 
 
+_PHASES = {"starting": "starting", "loading": "loading weights", "warming": "warming up"}
+
+
 def _coming_up(replica: ReplicaStatus) -> str:
-    since = f"{replica.state} {words.duration(replica.in_state_s)}"
+    since = f"{_PHASES[replica.state]}, {words.duration(replica.in_state_s)}"
     if replica.reason and replica.reason == replica.last_exit:
         return f"{since}, last exit: {replica.reason}"
     return f"{since}{_because(replica.reason)}"
@@ -172,8 +155,11 @@ def goes_on_tone(replica: ReplicaStatus) -> Tone:
 
 
 def goes_on_in(deployment: DeploymentStatus) -> str:
-    """What goes on with a deployment: its counts, then its first warning. Not yet made literal."""
+    """What goes on with a deployment: how many serve and what the others do, its first warning. Not yet literal."""
+    others = collections.Counter(shown_state(replica) for replica in deployment.replicas)
+    others.pop("ready", None)
     counts = f"{deployment.ready_replicas} of {deployment.desired_replicas} ready"
+    counts += "".join(f", {count} {state}" for state, count in others.items())
     return f"{counts}: {deployment.warnings[0]}" if deployment.warnings else counts
 
 

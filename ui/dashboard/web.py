@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -27,6 +28,8 @@ from textual_serve.server import Server
 from engine.errors import StokerError
 
 LOOPBACK = "127.0.0.1"
+PAGE = Path(__file__).parent / "page"
+"""Where the page around the terminal is."""
 CLOSING_S = 3.0
 """How long open tabs may take to end when the server does, in seconds."""
 
@@ -34,7 +37,7 @@ POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; font-src 'self' data:; connect-src 'self' ws:; frame-ancestors 'none'"
 )
-"""Nothing is fetched from elsewhere (the page of textual-serve asks for a font), and no page may frame this one."""
+"""Nothing is fetched from elsewhere, and no page may frame this one."""
 
 
 class CannotListen(StokerError):
@@ -45,7 +48,7 @@ class Guarded(Server):
     """textual-serve, for those who have the key."""
 
     def __init__(self, command: str, port: int, title: str) -> None:
-        super().__init__(command, host=LOOPBACK, port=port, title=title)
+        super().__init__(command, host=LOOPBACK, port=port, title=title, templates_path=PAGE)
         self._key = secrets.token_urlsafe(24)
         self._cookie = f"stoker-{port}"
 
@@ -89,7 +92,7 @@ class Guarded(Server):
         return response
 
     def _require(self, key: str) -> None:
-        if not hmac.compare_digest(key.encode(), self._key.encode()):
+        if not hmac.compare_digest(key.encode(errors="surrogateescape"), self._key.encode()):
             raise web.HTTPForbidden(text="open the whole address that `stoker top --web` has printed, with its key")
 
 

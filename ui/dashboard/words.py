@@ -1,52 +1,24 @@
 """Numbers and foreign text as a terminal may show them: human units, and nothing that a terminal would obey.
 
 Everything here is pure. Text that comes from outside (logs, reasons, names) passes through `literal` before it is
-drawn: control characters, escape sequences, bidirectional overrides and invisible characters become visible escapes, so
-what a replica writes can neither move the cursor nor dress up as something else. Markup is never parsed anywhere in
-this room.
+drawn. Markup is never parsed anywhere in this room.
 """
 
 from __future__ import annotations
 
 import datetime
-import unicodedata
 
 from rich.cells import cell_len, set_cell_size
+
+import ui.literal
 
 KIB = 1024.0
 TAB = "    "
 
 
-class _Literal(dict[int, str | int | None]):
-    """A translation table that fills itself: each character is judged once."""
-
-    def __missing__(self, code: int) -> str | int | None:
-        shown = _shown(chr(code))
-        self[code] = shown
-        return shown
-
-
-def _shown(char: str) -> str | int | None:
-    code = ord(char)
-    if char == "\t":
-        return TAB
-    if 0xFE00 <= code <= 0xFE0F:
-        return None  # variation selectors: they only ask for another width
-    if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp"):
-        if code <= 0xFF:
-            return f"\\x{code:02x}"
-        return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
-    return code
-
-
-_LITERAL = _Literal()
-
-
 def literal(text: str) -> str:
-    """`text` with all that a terminal would obey, or that cannot be seen, turned into visible escapes."""
-    if text.isascii() and text.isprintable():
-        return text
-    return text.translate(_LITERAL)
+    """`text` as it may be shown (`ui.literal`), each tab in as many cells everywhere."""
+    return ui.literal.literal(text).replace("\t", TAB)
 
 
 def clip(text: str, width: int) -> str:

@@ -17,7 +17,7 @@ from supervisor.core.grace import stop_grace_s
 from ui.cli.document import DEFAULT_FILE
 from ui.cli.export import grafana, kubernetes, systemd
 from ui.cli.say import emit, say
-from ui.cli.verb import Verb
+from ui.cli.verb import Verb, config_option
 
 DEFAULT_PORT = 8100
 
@@ -31,14 +31,7 @@ DEFAULT_PORT = 8100
     ),
 )
 @click.argument("kind", metavar="systemd|k8s|grafana", type=click.Choice(["systemd", "k8s", "grafana"]))
-@click.option(
-    "-c",
-    "--config",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help=f"Config file that is served; it is read and checked now. Unset: {DEFAULT_FILE}.",
-)
+@config_option(f"Config file that is served; it is read and checked now. Unset: {DEFAULT_FILE}.")
 @click.option(
     "--name",
     envvar="STOKER_NAME",

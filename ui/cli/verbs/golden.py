@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -13,7 +12,7 @@ from ui.cli.completing import deployments
 from ui.cli.reach import Where
 from ui.cli.say import emit, say
 from ui.cli.units import count
-from ui.cli.verb import Verb, which_supervisor
+from ui.cli.verb import Verb, config_option, which_supervisor
 
 
 class GoldenFailed(StokerError):
@@ -28,14 +27,7 @@ class GoldenFailed(StokerError):
     ),
 )
 @click.argument("deployment", required=False, shell_complete=deployments)
-@click.option(
-    "-c",
-    "--config",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The config file that has the deployment. Unset: that of the running supervisor.",
-)
+@config_option("The config file that has the deployment. Unset: that of the running supervisor.")
 @which_supervisor
 def golden(where: Where, deployment: str | None, file: Path | None) -> None:
     """Print a model's answers, for other hosts to be checked against.
@@ -47,15 +39,11 @@ def golden(where: Where, deployment: str | None, file: Path | None) -> None:
     stoker-golden.jsonl: replicas must then give these answers, within 1e-3 on a CPU and 2e-2 on a GPU, before they
     are ready.
     """
-    from supervisor.host.launcher import encode_launch
-    from ui.cli import certifying
+    from ui.cli import one_shot
 
-    wanted = certifying.wanted(where, deployment, file)
-    data = encode_launch(wanted.spec)
-    command = [sys.executable, "-P", "-m", "engine.reference_writer"]
-    done = subprocess.run(
-        command, input=len(data).to_bytes(4, "big") + data, stdout=subprocess.PIPE, env=dict(wanted.env), check=False
-    )
+    wanted = one_shot.wanted(where, deployment, file)
+    command = one_shot.command("engine.reference_writer")
+    done = subprocess.run(command, input=wanted.launch, stdout=subprocess.PIPE, env=dict(wanted.env), check=False)
     lines = done.stdout.decode().splitlines()
     if done.returncode or not lines:
         raise GoldenFailed(f"the model of {wanted.deployment} gave no answers (exit code {done.returncode})")

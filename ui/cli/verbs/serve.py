@@ -18,7 +18,7 @@ from ui.cli.document import Flags, Prepared, missing_devices, prepare
 from ui.cli.exits import Exit
 from ui.cli.reach import DEFAULT_NAME, Where
 from ui.cli.say import emit, say
-from ui.cli.verb import Verb, new_supervisor
+from ui.cli.verb import Verb, config_option, new_supervisor
 
 SUPERVISOR_LOG = "supervisor.log"
 
@@ -49,14 +49,7 @@ def _listen(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     ),
 )
 @click.argument("model", required=False)
-@click.option(
-    "-c",
-    "--config",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Config file; flags edit it. Unset: a new document in memory for MODEL, else ./stoker.yaml.",
-)
+@config_option("Config file; flags edit it. Unset: a new document in memory for MODEL, else ./stoker.yaml.")
 @click.option(
     "-dp",
     "count",

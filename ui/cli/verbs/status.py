@@ -15,8 +15,9 @@ from supervisor.host.runtime import RuntimeDir
 from ui.cli import tables
 from ui.cli.picture import heading, inventory_table, warnings_of
 from ui.cli.reach import Where, inventory_of
-from ui.cli.say import emit, json_text, on_terminal, printable, say
+from ui.cli.say import emit, json_text, on_terminal, say
 from ui.cli.verb import Verb, json_option, which_supervisor
+from ui.literal import literal
 
 REDRAW_S = 1.0
 
@@ -81,10 +82,10 @@ def _redraw(runtime: RuntimeDir) -> None:
         for found in _each_second(runtime):
             if isinstance(found, Inventory):
                 table = tables.drawn(inventory_table(found), console.width)
-                notes = [Text(printable(f"warning: {text}"), style="yellow") for text in warnings_of(found)]
-                live.update(Group(Text(printable(heading(found.supervisor))), table, *notes), refresh=True)
+                notes = [Text(literal(f"warning: {text}"), style="yellow") for text in warnings_of(found)]
+                live.update(Group(Text(literal(heading(found.supervisor))), table, *notes), refresh=True)
             else:
-                live.update(Text(printable(found), style="red"), refresh=True)
+                live.update(Text(literal(found), style="red"), refresh=True)
 
 
 def _each_second(runtime: RuntimeDir) -> Iterator[Inventory | str]:

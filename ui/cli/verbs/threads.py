@@ -18,7 +18,7 @@ from ui.cli.reach import Where, inventory_of
 from ui.cli.say import emit, json_text, on_terminal, say
 from ui.cli.tables import Cell, Column, Table
 from ui.cli.units import count, milliseconds, share
-from ui.cli.verb import Verb, json_option, which_supervisor
+from ui.cli.verb import Verb, config_option, json_option, which_supervisor
 
 COLUMNS = (
     Column("REPLICA"),
@@ -45,14 +45,7 @@ STYLES = {"serving": "green", "learned": "green", "transition": "cyan", "explori
 )
 @click.argument("action", metavar="[certify]", required=False, type=click.Choice(["certify"]))
 @click.argument("deployment", required=False, shell_complete=deployments)
-@click.option(
-    "-c",
-    "--config",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="With certify: the config file that has the deployment. Unset: that of the running supervisor.",
-)
+@config_option("With certify: the config file that has the deployment. Unset: that of the running supervisor.")
 @json_option
 @which_supervisor
 def threads(where: Where, action: str | None, deployment: str | None, file: Path | None, as_json: bool) -> int:

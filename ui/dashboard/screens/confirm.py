@@ -58,6 +58,14 @@ class ConfirmScreen(Dialog[bool]):
 
     def _body(self) -> str:
         newest = self._desk.model.newest
+        if not any(is_there(order.key, newest) for order in self._orders.orders):
+            return "\n".join(
+                [
+                    *(words.literal(f"{order.key}  is gone") for order in self._orders.orders[:MOST_NAMES]),
+                    "",
+                    "There is nothing left to do.",
+                ]
+            )
         names = []
         lost = 0
         for order in self._orders.orders[:MOST_NAMES]:
@@ -76,8 +84,11 @@ class ConfirmScreen(Dialog[bool]):
 def _consequence(action: str, in_flight: int) -> str:
     match action:
         case "kill":
+            if not in_flight:
+                return "SIGKILL to its process group now; nothing is in flight there."
             lost = words.plural(in_flight, "exchange")
-            return f"SIGKILL to its process group now: {lost} in flight fail or are tried elsewhere."
+            fate = "fails or is tried elsewhere" if in_flight == 1 else "fail or are tried elsewhere"
+            return f"SIGKILL to its process group now: {lost} in flight {fate}."
         case "restart":
             return "One at a time: the next incarnation is ready before the next one leaves."
         case "drain":

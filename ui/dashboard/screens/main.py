@@ -40,7 +40,8 @@ TALL_FROM = 30
 INSPECTOR_FROM_WIDTH, INSPECTOR_FROM_HEIGHT = 160, 45
 CHARTS_AND_PANES_FROM = 45
 """Terminal height from which charts and panes are shown together."""
-LOWEST_PANE = 4
+LOWEST_PANE, NARROWEST_PANE = 4, 2
+"""Lines that the events keep under a table that scrolls, and those to which they shrink so that it need not."""
 ROW_STEP = 4
 """The table's height goes in steps of so many rows, so that a replica more does not move everything below it."""
 
@@ -158,9 +159,14 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         if charts.display:
             share = room * 2 // 3 if panes.display else room // 2
         else:
-            share = room // 2 if self._log_of is not None else min(LOWEST_PANE, room // 3)
+            share = room // 2 if self._log_of is not None else self._share_of_events(room)
         wanted = -(-(len(table.rows) + 1) // ROW_STEP) * ROW_STEP
         table.styles.height = min(wanted, room - share) if panes.display or charts.display else "1fr"
+
+    def _share_of_events(self, room: int) -> int:
+        left = room - len(self.table.rows) - 1
+        lowest = left if NARROWEST_PANE <= left < LOWEST_PANE else LOWEST_PANE
+        return min(lowest, room // 3)
 
     def _draw_charts(self) -> None:
         """Charts of the row under the cursor, in the size that the pane has."""

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual.strip import Strip
 
-from supervisor.control.messages import WITHHELD, DeploymentStatus, EjectionStatus, ReplicaStatus
+from supervisor.control.messages import (
+    WITHHELD,
+    DeploymentStatus,
+    EjectionStatus,
+    ReplicaStatus,
+    ResultCacheStatus,
+)
 from ui.dashboard import words
 from ui.dashboard.model import Batches, Model
 from ui.dashboard.paint import Line, Painter, Piece, Tone
@@ -15,11 +23,15 @@ from ui.dashboard.states import (
     goes_on_in,
     goes_on_tone,
     replica_look,
-    shown_state,
 )
+from ui.dashboard.widgets.line_view import break_line
+from ui.looks import shown_state
 
 SIDE_BY_SIDE_FROM = 100
 """Terminal width from which three columns of facts, and two panes, stand side by side."""
+_LIMITS = {"max_num_seqs": "rows", "max_num_batched_tokens": "tokens", "kv_cache_bytes": "kv cache"}
+MOST_WRAPPED = 5
+"""Lines that a reason may take."""
 LAST_WORDS = 5
 """Lines of the incarnation before that are shown."""
 
@@ -81,7 +93,7 @@ def _head(replica: ReplicaStatus, width: int) -> list[Line]:
     phrase = goes_on(replica)
     return [
         _title(str(key_of(replica)), f"{look.glyph} {state}", look.tone),
-        _phrase("" if phrase == state else phrase, goes_on_tone(replica), width),
+        *_phrase("" if phrase == state else phrase, goes_on_tone(replica), width),
     ]
 
 
@@ -118,7 +130,7 @@ def _ejection(ejection: EjectionStatus | None, width: int) -> list[Line]:
     out = ejection.ejected_s > 0
     tone = Tone.OUT if out else (Tone.WARN if ejection.timeouts else Tone.DIM)
     label = " ejection   "
-    return [((label, Tone.DIM), (words.clip(words.literal(" · ".join(parts)), width - len(label) - 1), tone))]
+    return _wrapped(((label, Tone.DIM), (words.literal(" · ".join(parts)), tone)), width, len(label))
 
 
 def deployment_lines(deployment: DeploymentStatus, width: int) -> list[Line]:
@@ -140,21 +152,42 @@ def deployment_lines(deployment: DeploymentStatus, width: int) -> list[Line]:
         ("requests", words.grouped(deployment.requests), Tone.TEXT),
         ("failures", words.grouped(deployment.failures), Tone.BAD if deployment.failures else Tone.DIM),
         ("restarts", str(deployment.restarts), Tone.WARN if deployment.restarts else Tone.DIM),
+        *_result_cache(deployment.result_cache),
     ]
     return [
         _title(deployment.name, f"{look.glyph} {deployment.state}", look.tone),
-        _phrase(goes_on_in(deployment), look.tone, width),
+        *_phrase(goes_on_in(deployment), look.tone, width),
         *_columns([what, traffic], width),
         *(((f" ▲ {words.literal(warning)}", Tone.WARN),) for warning in deployment.warnings),
     ]
+
+
+def _result_cache(cache: ResultCacheStatus | None) -> list[Fact]:
+    """Answers that are given again without a replica: how often that was so, and what they take."""
+    if cache is None or not (cache.active or cache.hits):
+        return []
+    asked = cache.hits + cache.misses
+    share = f"{cache.hits / asked:.0%} of {words.grouped(asked)} hit" if asked else "nothing asked yet"
+    holds = f"{words.plural(cache.entries, 'answer')}, {words.size(cache.bytes)}" if cache.active else "now off"
+    return [("result cache", share, Tone.STRONG), ("remembers", holds, Tone.TEXT)]
 
 
 def _title(name: str, state: str, tone: Tone) -> Line:
     return ((f" {words.literal(name)}  ", Tone.KEY), (words.literal(state), tone))
 
 
-def _phrase(text: str, tone: Tone, width: int) -> Line:
-    return ((f" {words.clip(words.literal(text), width - 2)}", tone),) if text else ()
+def _phrase(text: str, tone: Tone, width: int) -> list[Line]:
+    """Whole, since a table's cell may have cut it; nobody's reason takes the screen, though."""
+    return _wrapped(((f" {words.literal(text)}", tone),), width, 1) if text else [()]
+
+
+def _wrapped(line: Line, width: int, hang: int) -> list[Line]:
+    lines = break_line(line, max(width - 2, 1), hang)
+    return (
+        lines
+        if len(lines) <= MOST_WRAPPED
+        else [*lines[: MOST_WRAPPED - 1], (*lines[MOST_WRAPPED - 1], ("…", Tone.DIM))]
+    )
 
 
 def _process(replica: ReplicaStatus) -> list[Fact]:
@@ -170,7 +203,7 @@ def _process(replica: ReplicaStatus) -> list[Fact]:
             ("in state", words.duration(replica.in_state_s), Tone.TEXT),
             ("started", started, Tone.TEXT),
             ("restarts", str(replica.restarts), Tone.WARN if replica.restarts else Tone.DIM),
-            ("threads", "" if replica.threads is None else str(replica.threads), Tone.TEXT),
+            ("threads", str(replica.threads or "") if has_process or not replica.managed else "", Tone.TEXT),
             ("cpu", words.percent(replica.cpu_percent) if has_process else "", Tone.TEXT),
             ("memory", words.size(replica.rss_bytes or None), Tone.TEXT),
             ("gpu memory", words.size(replica.gpu_bytes or None), Tone.TEXT),
@@ -194,8 +227,18 @@ def _traffic(replica: ReplicaStatus) -> list[Fact]:
             ("failures", words.grouped(replica.failures), Tone.BAD if replica.failures else Tone.DIM),
             ("forwards", words.grouped(replica.forwards), Tone.TEXT),
             ("rows", words.grouped(replica.rows), Tone.TEXT),
+            ("cached", _cached(replica), Tone.TEXT),
             ("cancelled", f"{words.grouped(replica.cancelled_rows)} rows", Tone.DIM),
         ]
+    )
+
+
+def _cached(replica: ReplicaStatus) -> str:
+    """Rows that it had computed before, and their share of all that were asked of it."""
+    if not replica.cached_rows:
+        return ""
+    return (
+        f"{words.grouped(replica.cached_rows)} rows, {replica.cached_rows / (replica.rows + replica.cached_rows):.0%}"
     )
 
 
@@ -219,11 +262,20 @@ def _card(replica: ReplicaStatus) -> list[Fact]:
                 Tone.TEXT,
             ),
             ("digest", (card.weights_digest or "")[:16], Tone.TEXT),
+            ("kv cache", words.size(card.kv_cache_bytes), Tone.TEXT),
+            ("calibrated", _named(card.calibrated), Tone.TEXT),
+            ("scoring", card.scoring or "", Tone.TEXT),
+            ("deterministic", "yes" if card.deterministic else "no", Tone.TEXT),
             ("golden", card.golden, golden),
             ("exactness", card.reproducible or "", Tone.TEXT),
             *((name, version, Tone.DIM) for name, version in card.versions.items()),
         ]
     )
+
+
+def _named(limits: Sequence[str]) -> str:
+    """The limits that a replica found by itself, shorter than the config writes them."""
+    return ", ".join(_LIMITS.get(limit, limit) for limit in limits)
 
 
 def _told(facts: list[Fact]) -> list[Fact]:
@@ -257,7 +309,9 @@ def _ending(replica: ReplicaStatus, width: int) -> list[Line]:
     """How the incarnation before this one ended, and its last words."""
     if not replica.last_exit:
         return []
-    last: list[Line] = [((" last exit  ", Tone.DIM), (words.literal(replica.last_exit), Tone.BAD))]
+    label = " last exit  "
+    told = "as above" if replica.last_exit in replica.reason else words.literal(replica.last_exit)
+    last = _wrapped(((label, Tone.DIM), (told, Tone.BAD)), width, len(label))
     for text in replica.last_lines[-LAST_WORDS:]:
         last.append((("            ", Tone.DIM), (words.clip(words.literal(text), max(width - 13, 1)), Tone.TEXT)))
     return last

@@ -11,15 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.backends import shapes
+from engine.backends import requests
 from engine.backends.base import RequestError
-from engine.backends.shapes import (
-    parse_chat,
-    parse_classify,
-    parse_completion,
-    parse_embeddings,
-    parse_rerank,
-)
+from engine.backends.requests import parse_chat, parse_classify, parse_completion, parse_embeddings, parse_rerank
 
 Parse = Callable[[bytes], msgspec.Struct]
 
@@ -185,13 +179,13 @@ def test_token_ids_may_be_more_than_2048() -> None:
 def test_unknown_and_null_fields_are_ignored_and_the_last_of_a_repeated_key_wins() -> None:
     nulls = b'"user":null,"dimensions":null,"encoding_format":null'
     body = b'{"input":"a","extra":{"b":[1e999]},' + nulls + b',"input":"b"}'
-    assert parse_embeddings(body) == shapes.EmbeddingsRequest(inputs=["b"])
+    assert parse_embeddings(body) == requests.EmbeddingsRequest(inputs=["b"])
 
 
 def test_token_ids_beyond_the_vocabulary_are_refused_by_place() -> None:
-    shapes.require_vocabulary([[0, 9], "text"], 10, "input")
+    requests.require_vocabulary([[0, 9], "text"], 10, "input")
     with pytest.raises(RequestError, match="under 10, found 10") as caught:
-        shapes.require_vocabulary([[1], [3, 10]], 10, "input")
+        requests.require_vocabulary([[1], [3, 10]], 10, "input")
     assert caught.value.param == "input[1]"
 
 
@@ -228,7 +222,7 @@ def test_a_completion_field_that_cannot_be_honoured_is_refused_by_name(fields: d
 
 def test_completion_fields_that_ask_for_nothing_are_fine() -> None:
     body = completion(n=1, logprobs=None, echo=False, logit_bias={}, presence_penalty=0, suffix=None, stop="")
-    assert parse_completion(body).sampling == shapes.Sampling()
+    assert parse_completion(body).sampling == requests.Sampling()
 
 
 def test_a_completion_is_read_whole() -> None:
@@ -245,8 +239,8 @@ def test_a_completion_is_read_whole() -> None:
             stream_options={"include_usage": True},
         )
     )
-    sampling = shapes.Sampling(max_tokens=3, temperature=0.0, top_p=0.5, stop=("a", "b"), seed=-5)
-    assert asked == shapes.CompletionRequest("only", sampling, "m", stream=True, include_usage=True)
+    sampling = requests.Sampling(max_tokens=3, temperature=0.0, top_p=0.5, stop=("a", "b"), seed=-5)
+    assert asked == requests.CompletionRequest("only", sampling, "m", stream=True, include_usage=True)
 
 
 def chat(*messages: object, **fields: object) -> bytes:
@@ -289,7 +283,7 @@ def test_max_completion_tokens_goes_before_max_tokens() -> None:
 
 def test_rerank_takes_texts_and_objects_and_top_n_zero_is_all() -> None:
     asked = parse_rerank(b'{"query":"q","documents":["a",{"text":"b"}],"top_n":0}')
-    assert asked == shapes.RerankRequest("q", ["a", "b"])
+    assert asked == requests.RerankRequest("q", ["a", "b"])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from engine.backends import shapes
+from engine.backends import answers, requests
 from engine.backends.embed import Vectors, short_decimals
 
 BAD = [math.nan, math.inf, -math.inf]
@@ -22,7 +22,7 @@ BAD = [math.nan, math.inf, -math.inf]
 
 def embeddings(body: bytes, vectors: list[list[float]]) -> dict[str, object]:
     answer: dict[str, object] = json.loads(
-        shapes.embeddings_answer(shapes.parse_embeddings(body), vectors, 5, "served")
+        answers.embeddings_answer(requests.parse_embeddings(body), vectors, 5, "served")
     )
     return answer
 
@@ -45,8 +45,8 @@ def test_a_caller_that_names_no_model_gets_the_served_name() -> None:
 
 def test_base64_holds_little_endian_float32() -> None:
     vector = [0.1, -2.5, 3e-8]
-    answer = shapes.embeddings_answer(
-        shapes.parse_embeddings(b'{"input":"a","encoding_format":"base64"}'), [vector], 1, "m"
+    answer = answers.embeddings_answer(
+        requests.parse_embeddings(b'{"input":"a","encoding_format":"base64"}'), [vector], 1, "m"
     )
     data = json.loads(answer)["data"][0]["embedding"]
     assert np.frombuffer(base64.b64decode(data), "<f4").tolist() == np.array(vector, "f4").tolist()
@@ -55,9 +55,9 @@ def test_base64_holds_little_endian_float32() -> None:
 @pytest.mark.parametrize("bad", BAD)
 @pytest.mark.parametrize("form", ["float", "base64"])
 def test_a_number_that_is_not_finite_is_the_engines_error(bad: float, form: str) -> None:
-    asked = shapes.parse_embeddings(b'{"input":"a","encoding_format":"%s"}' % form.encode())
-    with pytest.raises(shapes.OutputError, match="NaN or infinity"):
-        shapes.embeddings_answer(asked, [[0.5, bad, 1.0]], 1, "m")
+    asked = requests.parse_embeddings(b'{"input":"a","encoding_format":"%s"}' % form.encode())
+    with pytest.raises(answers.OutputError, match="NaN or infinity"):
+        answers.embeddings_answer(asked, [[0.5, bad, 1.0]], 1, "m")
 
 
 def test_finite_numbers_whose_sum_is_not_are_fine() -> None:
@@ -65,7 +65,7 @@ def test_finite_numbers_whose_sum_is_not_are_fine() -> None:
 
 
 def test_a_wrong_count_of_outputs_is_the_engines_error() -> None:
-    with pytest.raises(shapes.OutputError, match="1 outputs where 2"):
+    with pytest.raises(answers.OutputError, match="1 outputs where 2"):
         embeddings(b'{"input":["a","b"]}', [[1.0]])
 
 
@@ -87,15 +87,15 @@ def test_short_decimals_are_short() -> None:
     assert len(json.dumps(short_decimals(vectors))) < 0.7 * len(json.dumps(vectors.tolist()))
 
 
-def test_short_decimals_let_nan_and_infinity_through_for_shapes_to_refuse() -> None:
+def test_short_decimals_let_nan_and_infinity_through_to_be_refused() -> None:
     (row,) = short_decimals(np.array([[math.nan, math.inf, -math.inf, 0.1]], np.float32))
     assert math.isnan(row[0])
     assert row[1:] == [math.inf, -math.inf, 0.1]
 
 
 def test_a_classify_answer_has_vllms_shape() -> None:
-    asked = shapes.parse_classify(b'{"input":["a","b"]}')
-    answer = json.loads(shapes.classify_answer(asked, [[0.9, 0.1], [0.2, 0.8]], ["no", "yes"], 6, "served"))
+    asked = requests.parse_classify(b'{"input":["a","b"]}')
+    answer = json.loads(answers.classify_answer(asked, [[0.9, 0.1], [0.2, 0.8]], ["no", "yes"], 6, "served"))
     assert answer.pop("id").startswith("classify-")
     assert answer.pop("created") > 1_600_000_000
     assert answer == {
@@ -110,8 +110,8 @@ def test_a_classify_answer_has_vllms_shape() -> None:
 
 
 def test_rerank_puts_the_best_first_and_keeps_top_n() -> None:
-    asked = shapes.parse_rerank(b'{"query":"q","documents":["a","b","c"],"top_n":2,"model":"m"}')
-    answer = json.loads(shapes.rerank_answer(asked, [0.1, 0.7, 0.1], 9, "served"))
+    asked = requests.parse_rerank(b'{"query":"q","documents":["a","b","c"],"top_n":2,"model":"m"}')
+    answer = json.loads(answers.rerank_answer(asked, [0.1, 0.7, 0.1], 9, "served"))
     assert answer.pop("id").startswith("rerank-")
     assert answer == {
         "model": "m",
@@ -125,10 +125,10 @@ def test_rerank_puts_the_best_first_and_keeps_top_n() -> None:
 
 @pytest.mark.parametrize("bad", BAD)
 def test_scores_and_probabilities_must_be_finite(bad: float) -> None:
-    with pytest.raises(shapes.OutputError):
-        shapes.rerank_answer(shapes.parse_rerank(b'{"query":"q","documents":["a"]}'), [bad], 1, "m")
-    with pytest.raises(shapes.OutputError):
-        shapes.classify_answer(shapes.parse_classify(b'{"input":"a"}'), [[bad, 0.5]], ["a", "b"], 1, "m")
+    with pytest.raises(answers.OutputError):
+        answers.rerank_answer(requests.parse_rerank(b'{"query":"q","documents":["a"]}'), [bad], 1, "m")
+    with pytest.raises(answers.OutputError):
+        answers.classify_answer(requests.parse_classify(b'{"input":"a"}'), [[bad, 0.5]], ["a", "b"], 1, "m")
 
 
 def events(stream: bytes) -> list[dict[str, object]]:
@@ -138,11 +138,11 @@ def events(stream: bytes) -> list[dict[str, object]]:
     return [json.loads(line.removeprefix(b"data: ")) for line in lines]
 
 
-USAGE = shapes.Usage.of(3, 2)
+USAGE = answers.Usage.of(3, 2)
 
 
 def test_a_chat_stream_opens_with_the_role_and_ends_with_a_reason() -> None:
-    writer = shapes.ChatWriter("m")
+    writer = answers.ChatWriter("m")
     stream = writer.first() + writer.piece("Grüße") + writer.last("length", USAGE)
     read = events(stream)
     assert [event["choices"][0]["delta"] for event in read] == [  # type: ignore[index]
@@ -157,7 +157,7 @@ def test_a_chat_stream_opens_with_the_role_and_ends_with_a_reason() -> None:
 
 
 def test_usage_comes_in_an_event_of_its_own_where_it_was_asked_for() -> None:
-    writer = shapes.ChatWriter("m", include_usage=True)
+    writer = answers.ChatWriter("m", include_usage=True)
     read = events(writer.first() + writer.piece("x") + writer.last("stop", USAGE))
     assert [event["usage"] for event in read[:-1]] == [None, None, None]
     assert read[-1]["choices"] == []
@@ -165,14 +165,14 @@ def test_usage_comes_in_an_event_of_its_own_where_it_was_asked_for() -> None:
 
 
 def test_a_completion_stream_has_text_and_no_opening() -> None:
-    writer = shapes.CompletionWriter("m")
+    writer = answers.CompletionWriter("m")
     read = events(writer.first() + writer.piece("x") + writer.last("stop", USAGE))
     assert [event["choices"][0]["text"] for event in read] == ["x", ""]  # type: ignore[index]
     assert {event["object"] for event in read} == {"text_completion"}
 
 
 def test_unary_answers_have_openais_shape() -> None:
-    chat = json.loads(shapes.ChatWriter("m").whole("hi", "stop", USAGE))
+    chat = json.loads(answers.ChatWriter("m").whole("hi", "stop", USAGE))
     assert chat["object"] == "chat.completion"
     assert chat["choices"] == [
         {
@@ -182,13 +182,14 @@ def test_unary_answers_have_openais_shape() -> None:
             "logprobs": None,
         }
     ]
-    text = json.loads(shapes.CompletionWriter("m").whole("hi", "length", USAGE))
+    text = json.loads(answers.CompletionWriter("m").whole("hi", "length", USAGE))
     assert text["object"] == "text_completion"
     assert text["choices"] == [{"index": 0, "text": "hi", "finish_reason": "length", "logprobs": None}]
     assert text["usage"]["total_tokens"] == 5
 
 
-def test_shapes_artifacts_and_golden_check_are_light() -> None:
-    code = "import engine.backends.shapes, engine.backends.artifacts, engine.golden, sys; print(*sys.modules)"
+def test_requests_answers_artifacts_and_golden_check_are_light() -> None:
+    light = ("engine.backends.requests", "engine.backends.answers", "engine.backends.artifacts", "engine.golden")
+    code = f"import {', '.join(light)}, sys; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numpy", "transformers", "tokenizers", "huggingface_hub"} & set(loaded)
