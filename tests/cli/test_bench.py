@@ -251,6 +251,17 @@ def test_the_end_of_whoever_measures_is_the_end_of_the_trial(cards: Running) -> 
     assert cards.config.read_text() == THREE_CARDS
 
 
+def test_a_supervisor_that_is_killed_ends_the_comparison_without_a_wait(tmp_path: Path) -> None:
+    with Running(tmp_path, stub_config(1)) as running:
+        running.wait_ready(1)
+        words = command("bench", "--name", running.name, "--compare", "1,2", "--duration", "1", "--warmup", "0")
+        ran = subprocess.Popen(words, env=running.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        running.wait_status(lambda seen: seen.deployments[0].requests > 20)
+        running.kill()
+        err = ran.communicate(timeout=15)[1]
+    assert ran.returncode == 3 and "no supervisor is running" in err
+
+
 def test_of_two_comparisons_at_once_the_second_is_refused(cards: Running) -> None:
     with cards.client() as first:
         first.ask(Trial(deployment="stub", replicas=2))

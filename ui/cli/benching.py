@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from engine.errors import StokerError
-from supervisor.control.client import ControlClient
+from supervisor.control.client import ControlClient, check_listening
 from supervisor.control.messages import Accepted, DeploymentStatus, Trial
 from supervisor.host.runtime import RuntimeDir
 from ui.bench import load
@@ -143,13 +143,14 @@ class _Trial:
 
     def set(self, number: int) -> None:
         """So many, and wait until they are ready."""
-        ask(self._client, Trial(deployment=self._name, replicas=number), Accepted)
+        self._ask(number)
         self._begun = True
         with ControlClient(str(self._runtime.control)) as watching:
             wait_until(watching, scaled(self._name, number), READY_S)
 
     def check(self, number: int) -> None:
         """Raises StokerError where other numbers came into force while these were measured."""
+        check_listening(str(self._runtime.control))
         found = find_deployment(inventory_of(self._client), self._name).desired_replicas
         if found != number:
             raise WaitFailed(f"{self._name} was scaled to {found} while they were measured; these figures are left out")
@@ -158,8 +159,13 @@ class _Trial:
         """Those that there were again. They come back by themselves; this does not wait for it."""
         if not self._begun:
             return
-        accepted = ask(self._client, Trial(deployment=self._name), Accepted)
+        accepted = self._ask(None)
         say(f"{self._name} is back to {count(accepted.asked or 0, 'replica')}; the config was not touched")
+
+    def _ask(self, number: int | None) -> Accepted:
+        """An open connection does not tell that the other end is gone, and would wait for an answer."""
+        check_listening(str(self._runtime.control))
+        return ask(self._client, Trial(deployment=self._name, replicas=number), Accepted)
 
 
 @contextlib.contextmanager
