@@ -22,8 +22,9 @@ help:
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet "$(TORCH)"
-	$(BIN)/pip install --quiet --editable ".[dev]"
+	@echo "make: once, for minutes: torch into $(VENV), then Stoker and its tools, then the demo models"
+	$(BIN)/pip install "$(TORCH)"
+	$(BIN)/pip install --editable ".[dev]"
 	@touch $@
 
 $(MODELS): $(STAMP)

@@ -135,7 +135,8 @@ class Commands:
             raise CommandRefused("scale takes a number of replicas or a difference, one of the two", "invalid")
         count = command.replicas if command.replicas is not None else len(group.placements) + (command.delta or 0)
         self._fleet.scale(command.deployment, count, "command")
-        answer = self._counted(f"{command.deployment}: {count} replicas asked for", group)
+        noun = "replica" if count == 1 else "replicas"
+        answer = self._counted(f"{command.deployment}: {count} {noun} asked for", group)
         return self._loop.create_task(self._saved(command.deployment, answer))
 
     async def _saved(self, deployment: str, answer: Accepted) -> Answer:
