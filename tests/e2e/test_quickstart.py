@@ -90,14 +90,20 @@ def promised() -> list[str]:
 
 
 def test_a_new_users_session_goes_as_the_quickstart_says(session: Session) -> None:
-    serve, top = promised()
-    assert serve == "stoker serve -c stoker.yaml" and top == "stoker top"
+    two_again, top = promised()
+    assert two_again == "stoker scale minilm 2 --wait" and top == "stoker top"
     config = session.folder / "stoker.yaml"
     sample = (ROOT / "sample-configs" / "minilm.yaml").read_text()
     config.write_text(sample.replace("127.0.0.1:8100", "127.0.0.1:0"))  # tests run side by side
 
-    session.command(0, serve.replace("stoker.yaml", str(config)))
-    session.see(0, "2 of 2 ready", "minilm")
+    session.command(0, f"stoker serve --daemon -c {config}")
+    session.see(0, "it runs in the background")
+    session.command(0, "stoker scale minilm 3 --wait")  # what the page did before
+    session.see(0, "minilm: 3 of 3 ready")
+    session.command(0, two_again)
+    session.see(0, "minilm: 2 of 2 ready")
+    session.command(0, top)
+    session.see(0, "2 of 2 ready", "minilm/1")
     session.type(0, "+")
     session.see(0, "3 of 3 ready")
     assert config.read_text().count("- device: cpu") == 3, "what was changed is in the file"
