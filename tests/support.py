@@ -301,9 +301,7 @@ class Running:
                     self.kill()
                     raise AssertionError(f"it did not stop:\n{self.log()}") from None
         left = wait_for_none(self.root)
-        for process in left:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
+        kill_all(left)
         assert not left, f"left running: {left}"
 
 
@@ -315,6 +313,13 @@ def processes_of(root: Path) -> list[psutil.Process]:
             if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(RUNTIME_VARIABLE) == str(root):
                 found.append(process)
     return found
+
+
+def kill_all(processes: list[psutil.Process]) -> None:
+    """SIGKILL to each that has not ended since the list was made."""
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def wait_for_none(root: Path, limit_s: float = 2.0) -> list[psutil.Process]:

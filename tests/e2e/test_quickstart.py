@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import LONG_S, processes_of
+from tests.support import LONG_S, kill_all, processes_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "quickstart.md"
@@ -63,8 +63,7 @@ class Session:
     def close(self) -> None:
         """End what still runs in it."""
         self._tmux("kill-server", check=False)
-        for process in processes_of(self.folder / "run"):
-            process.kill()
+        kill_all(processes_of(self.folder / "run"))
 
     def _shell(self, environ: list[str]) -> list[str]:
         return ["-c", str(ROOT), "env", *environ, "sh"]
