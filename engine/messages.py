@@ -175,6 +175,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     """The limits among these that the replica found by itself, because the config sets none."""
     kv_cache_bytes: int | None = None
     """Most memory for keys and values of the texts that are being written."""
+    encoder: str | None = None
+    """What it was told to compute with, where there is a choice (`engine_args.encoder`)."""
     scoring: str | None = None
     """How a reranker comes to its scores, where it is no cross-encoder."""
 

@@ -143,6 +143,7 @@ class TransformersBackend(Backend):
             versions=_versions(),
             calibrated=self._calibrated,
             kv_cache_bytes=self._kv_cache_bytes,
+            encoder=self._options.encoder,
             scoring=self._task.scoring,
         )
 

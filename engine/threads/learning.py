@@ -49,6 +49,10 @@ SHIFT = 0.25
 SHIFT_FORWARDS = 64
 """A range relearns when the median of so many served forwards leaves the pace it had by that share."""
 
+MOST_PATIENCE = 64
+"""Windows in a row that must be off before a range relearns, at most: 1, and twice as many each time that relearning
+found what was known already. It was the machine then, not the count, and exploring again costs and tells nothing."""
+
 PACE_FORWARDS = 16
 """Served forwards of one size that set the pace for it."""
 
@@ -181,6 +185,13 @@ class _Range:
         self.pace = Pace()
         self.on_trial = False
         """Whether a count that was adopted has still to show that it is as fast as promised."""
+        self.given_up: set[int] = set()
+        """Counts that did not show it; not chosen again before the machine has changed."""
+        self.known: int | None = None
+        """What was learned before the range began again."""
+        self.patience = 1
+        self.off = 0
+        """Windows in a row that were off; `patience` of them make it relearn."""
 
     def move(self, after: Stage) -> None:
         """Go to another stage. Raises ValueError for a move that is not in the table."""
@@ -190,12 +201,18 @@ class _Range:
         self.since = 0
 
     def explore(self) -> None:
-        """Begin again, with nothing known."""
+        """Begin again: what was known is remembered only to be compared with what comes out."""
         self.move(Stage.EXPLORING)
-        self.learned, self.gain, self.forwards = None, 0.0, 0
+        self.known, self.learned, self.gain, self.forwards, self.off = self.learned, None, 0.0, 0, 0
         self.pace, self.on_trial = Pace(), False
         for kept in (*self.ratios.values(), *self.seconds.values()):
             kept.clear()
+
+    def learn(self, count: int, gain: float) -> None:
+        """Exploration has ended."""
+        self.move(Stage.LEARNED)
+        self.learned, self.gain = count, gain
+        self.patience = min(2 * self.patience, MOST_PATIENCE) if count == self.known else 1
 
     def table(self) -> ThreadRange:
         times = [CountTime(count, len(kept), statistics.median(kept)) for count, kept in self.seconds.items() if kept]
@@ -311,12 +328,20 @@ class Learner:
         The first window at an adopted count is its trial: it must not be slower than promised. Faster is fine: warm
         pairs do not show what it costs to wake threads that have slept. From then on its own pace is what counts.
         """
-        if middle is None or each.stage not in (Stage.LEARNED, Stage.SERVING):
+        if middle is None or each.stage not in (Stage.LEARNED, Stage.SERVING) or not self._candidates:
             return False
         if not each.on_trial:
-            return abs(middle - 1.0) > SHIFT
+            each.off = each.off + 1 if abs(middle - 1.0) > SHIFT else 0
+            if each.off < each.patience:
+                return False
+            each.given_up.clear()
+            return True
         each.on_trial, each.pace = False, Pace()
-        return middle > 1.0 + SHIFT
+        if middle <= 1.0 + SHIFT:
+            return False
+        assert each.learned is not None
+        each.given_up.add(each.learned)
+        return True
 
     def observe(self, sample: Sample) -> list[ThreadNews]:
         """A shadow pass was run; what follows from it."""
@@ -356,12 +381,13 @@ class Learner:
         enough = all(len(each.ratios[count]) >= TRUSTED_SAMPLES for count in self._candidates)
         if each.forwards < self._forwards_to_see or not enough:
             return []
-        medians = {count: statistics.median(each.ratios[count]) for count in self._candidates}
+        allowed = [count for count in self._candidates if count not in each.given_up]
+        medians = {count: statistics.median(each.ratios[count]) for count in allowed}
         best = min(medians, key=lambda count: medians[count], default=self.configured)
         gain = 1.0 - medians.get(best, 1.0)
-        each.learned, each.gain = (best, gain) if gain >= LEAST_GAIN else (self.configured, 0.0)
-        each.move(Stage.LEARNED)
+        each.learn(*((best, gain) if gain >= LEAST_GAIN else (self.configured, 0.0)))
         self._begin_transition(each)
+        assert each.learned is not None
         return [ThreadNews(kind="learned", label=each.label, count=each.learned, gain=each.gain)]
 
     def _begin_transition(self, each: _Range) -> None:

@@ -1,8 +1,8 @@
 """What is known of thread counts on this host, on disk: learned tables and certificates (spec 9).
 
-Both hold for one key only: the CPU model, the version of torch, the artifact and its revision, the number format, and
-the flags that choose MKL's code. Files lie under `$XDG_STATE_HOME/stoker/threads`, are written aside and renamed, and
-carry their key; one that cannot be read, or is another key's, is as good as none.
+Both hold for one key only: the CPU model, the version of torch, the artifact and its revision, the number format, the
+encoder, and the flags that choose MKL's code. Files lie under `$XDG_STATE_HOME/stoker/threads`, are written aside and
+renamed, and carry their key; one that cannot be read, or is another key's, is as good as none.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class HostKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     artifact: str
     revision: str | None
     dtype: str
+    encoder: str | None
     flags: str
 
     @property
@@ -96,6 +97,7 @@ def host_key(card: Card) -> HostKey:
         artifact=card.artifact,
         revision=card.revision,
         dtype=card.dtype,
+        encoder=card.encoder,
         flags=f"MKL_CBWR={card.reproducible or ''}",
     )
 

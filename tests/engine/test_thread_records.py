@@ -18,7 +18,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "stoker" / "threads"
 
 
-def key(reproducible: str | None = "AVX512,STRICT") -> records.HostKey:
+def key(reproducible: str | None = "AVX512,STRICT", encoder: str | None = "auto") -> records.HostKey:
     return records.host_key(
         Card(
             artifact="owner/name",
@@ -30,6 +30,7 @@ def key(reproducible: str | None = "AVX512,STRICT") -> records.HostKey:
             max_num_seqs=1,
             max_num_batched_tokens=1,
             reproducible=reproducible,
+            encoder=encoder,
             versions={"torch": "2.13.0"},
         )
     )
@@ -51,6 +52,7 @@ def test_a_table_is_found_again_under_its_key_alone() -> None:
     records.write_table(key(), table(LEARNED))
     assert records.read_table(key()) == table(LEARNED)
     assert records.read_table(key(reproducible=None)) is None
+    assert records.read_table(key(encoder="transformers")) is None
 
 
 def test_a_file_that_is_torn_or_anothers_is_ignored_with_a_warning(
