@@ -150,6 +150,8 @@ class Commands:
     def _drain(self, command: DrainReplica) -> Accepted:
         slot = self._fleet.slot(command.replica, command.incarnation)
         self._told("drain", slot.name)
+        if slot.state is State.STOPPED:
+            return self._accepted(f"{slot.name} is stopped already; `stoker restart {slot.name}` brings it back")
         in_flight = slot.target.member.in_flight if slot.target is not None else 0
         self._fleet.drain(slot)
         return self._accepted(f"draining {slot.name}#{slot.incarnation}, {in_flight} in flight")
@@ -174,8 +176,8 @@ class Commands:
     def _readmit(self, command: Readmit) -> Accepted:
         slot = self._ready(command.replica, command.incarnation)
         self._told("readmit", slot.name)
-        self._fleet.readmit(slot)
-        return self._accepted(f"readmitted {slot.name}")
+        was_out = self._fleet.readmit(slot)
+        return self._accepted(f"readmitted {slot.name}" if was_out else f"{slot.name} was not ejected")
 
     def _ready(self, name: str, incarnation: int | None) -> Slot:
         slot = self._fleet.slot(name, incarnation)

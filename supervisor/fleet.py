@@ -232,11 +232,13 @@ class Fleet:
         assert slot.target is not None
         self._on_consequences(lane, [lane.pool.eject_by_hand(slot.target.member, time.monotonic())], "by hand")
 
-    def readmit(self, slot: Slot) -> None:
-        """Bring a ready replica back into rotation, everything forgiven."""
+    def readmit(self, slot: Slot) -> bool:
+        """Bring a ready replica back into rotation, everything forgiven. False where it was not out."""
         lane = self.groups[slot.deployment].lane
         assert slot.target is not None
-        self._on_consequences(lane, lane.pool.readmit_by_hand(slot.target.member), "by hand")
+        consequences = lane.pool.readmit_by_hand(slot.target.member)
+        self._on_consequences(lane, consequences, "by hand")
+        return bool(consequences)
 
     def restart_rolling(self, group: Group) -> None:
         """Restart the replicas of a deployment one at a time, each ready before the next leaves."""

@@ -235,6 +235,8 @@ class Pool:
 
     def _after_failure(self, member: Member, now: float) -> list[Consequence]:
         length = member.standing.back_off(now)
+        if member not in self.members:
+            return []
         return [BackedOff(member, length, member.standing.failures), AskHealth(member)]
 
     def _after_timeout(self, member: Member, dispatched: int, now: float) -> list[Consequence]:

@@ -315,8 +315,8 @@ class Slot(ABC):
     def _unpool(self, why: str) -> None:
         """Out of the pool for good; what is still in flight is lost."""
         if self.target is not None:
+            self._home.on_unpooled(self)  # first: one that is gone has no backoff to tell of, and no health to ask for
             self._home.exchanges.on_lost(self.target, why)
-            self._home.on_unpooled(self)
             self.target = None
 
     def _gone(self) -> None:

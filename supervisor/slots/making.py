@@ -54,15 +54,18 @@ def make(deployment: Deployment, place: Placement, machine: Machine) -> Make:
     return ManagedMake(identity, generation, deployment.drain_timeout_s, spec, env, hung_s, spread)
 
 
+class EnvironmentProblem(StokerError):
+    """A variable of Stoker's says nothing usable."""
+
+
 def check_environment(environ: Mapping[str, str]) -> None:
-    """Raises StokerError for a variable of Stoker's that says nothing usable."""
-    if (text := environ.get(THREADS_VARIABLE)) is not None:
-        try:
-            budget.parse_threads(text)
-        except StokerError as error:
-            raise StokerError(f"{THREADS_VARIABLE}: {error}") from None
-    if (text := environ.get(ADAPTIVE_VARIABLE)) is not None:
-        budget.parse_adaptive(text)
+    """Raises EnvironmentProblem for a variable of Stoker's that says nothing usable."""
+    for variable, parse in ((THREADS_VARIABLE, budget.parse_threads), (ADAPTIVE_VARIABLE, budget.parse_adaptive)):
+        if (text := environ.get(variable)) is not None:
+            try:
+                parse(text)
+            except StokerError as error:
+                raise EnvironmentProblem(f"{variable}: {error}") from None
 
 
 def _launch_spec(deployment: Deployment, place: Placement, machine: Machine) -> LaunchSpec:

@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from supervisor.control.events import ReplicaExited, ReplicaFailed, ReplicaReady, ReplicaState
+from supervisor.control.events import ReplicaBackoff, ReplicaExited, ReplicaFailed, ReplicaReady, ReplicaState
 from supervisor.control.messages import DrainReplica, Restart, Scale
 from tests.conftest import Serve
 from tests.support import Running, stub_config, wait_for_none
@@ -53,6 +53,19 @@ def test_a_replica_killed_under_load_comes_back_as_incarnation_two_and_no_reques
     row = running.replica("stub/0")
     assert (row.incarnation, row.restarts, row.last_exit) == (2, 1, "SIGKILL")
     assert set(load.statuses) == {200}
+
+
+def test_a_killed_replica_with_much_in_flight_is_told_of_once_and_does_not_back_off(serve: Serve) -> None:
+    running = serve(stub_config(replicas=2, engine_args="latency_ms: 300"))
+    running.wait_ready(2)
+    with Load(running, clients=16) as load:
+        running.wait_status(lambda inventory: inventory.deployments[0].replicas[0].in_flight >= 4)
+        victim = running.replica("stub/0")
+        assert victim.pid is not None
+        os.kill(victim.pid, signal.SIGKILL)
+        running.wait_event(ReplicaExited)
+    assert set(load.statuses) == {200}
+    assert not running.events(ReplicaBackoff)
 
 
 def test_all_replicas_dead_and_kept_from_starting_is_503_at_once(serve: Serve) -> None:

@@ -180,9 +180,10 @@ def test_eject_and_readmit_by_hand(serve: Serve) -> None:
     running.accepted(Eject(replica="stub/1"))
     assert running.replica("stub/1").state == "ejected"
     assert {running.embed().replica for _ in range(4)} == {"stub/0"}
-    running.accepted(Readmit(replica="stub/1"))
+    assert running.accepted(Readmit(replica="stub/1")).text == "readmitted stub/1"
     assert running.wait_event(ReplicaReadmitted).by == "hand"
     assert {running.embed().replica for _ in range(4)} == {"stub/0", "stub/1"}
+    assert running.accepted(Readmit(replica="stub/1")).text == "stub/1 was not ejected"
 
 
 def test_a_new_incarnation_starts_clean(serve: Serve) -> None:

@@ -26,6 +26,7 @@ ERROR_EXITS = {
     "supervisor.config.problems.ConfigError": Exit.USAGE,
     "supervisor.config.write_back.CannotEdit": Exit.USAGE,
     "supervisor.core.placement.PlacementError": Exit.USAGE,
+    "supervisor.slots.making.EnvironmentProblem": Exit.USAGE,
     "ui.cli.document.NothingToServe": Exit.USAGE,
     "ui.cli.document.NotResizable": Exit.USAGE,
     "ui.cli.reach.SeveralRunning": Exit.USAGE,
