@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 
 import uvloop
@@ -110,7 +111,7 @@ def _latency(text: str, share: str) -> float:
 
 def _ours(host: str, port: int, path: str, body: bytes, clients: int, seconds: float) -> Result:
     plan = Plan(Shape(), clients=clients, seconds=seconds, timeout_s=PATIENCE_S)
-    found, _ = _measure(plan, (host, port), path, itertools.repeat(body))
+    found, _ = _measure(plan, (host, port), path, _Given(itertools.repeat(body)))
     broken = sum(count for kind, count in found.failures.items() if not kind.isdigit())
     refused = sum(found.failures.values()) - broken
     spread = found.latency_ms
@@ -119,12 +120,12 @@ def _ours(host: str, port: int, path: str, body: bytes, clients: int, seconds: f
     return Result(clients, rate, p50, p99, refused, broken, found.seconds, "stoker bench")
 
 
-def _measure(plan: Plan, address: tuple[str, int], path: str, bodies: Iterable[bytes]) -> tuple[Summary, Measured]:
+def _measure(plan: Plan, address: tuple[str, int], path: str, bodies: _Given) -> tuple[Summary, Measured]:
     """What a load with these bodies came to, and each latency behind it."""
     server = Server.at("http://{}:{}".format(*address))
 
     async def send() -> tuple[Summary, Measured]:
-        load = load_of(plan, server, server.request("POST", path, None), _Given(bodies))
+        load = load_of(plan, server, server.request("POST", path, None), bodies)
         return await load.run(), load.measured
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -132,13 +133,16 @@ def _measure(plan: Plan, address: tuple[str, int], path: str, bodies: Iterable[b
 
 
 class _Given:
-    """Bodies that there are already, in their order."""
+    """Bodies that there are already, in their order; when the first and the last so far were taken (perf_counter)."""
 
     def __init__(self, bodies: Iterable[bytes]) -> None:
         self._left = iter(bodies)
+        self.first_s = self.last_s = 0.0
 
     def make(self) -> bytes:
         """The next one."""
+        self.last_s = time.perf_counter()
+        self.first_s = self.first_s or self.last_s
         return next(self._left)
 
 
@@ -153,12 +157,15 @@ def work_through(
 ) -> tuple[float, Sequence[float]]:
     """Have a list of requests answered by so many clients, each asking for the next one when its last was answered.
 
-    Returns the seconds from the first request to the last answer, and the seconds of each. Raises NotAnswered where
-    one is not answered with 2xx: the work would not be the same for all.
+    Returns answers a second while all clients were busy, and the seconds of each request. All are busy until the last
+    request is sent, when all but `clients` are answered: what follows, while workers run dry one after another, tells
+    of the list's end and not of the server's speed. Raises NotAnswered where one is not answered with 2xx: the work
+    would not be the same for all.
     """
+    given = _Given(bodies)
     plan = Plan(Shape(), clients=clients, seconds=None, requests=len(bodies), timeout_s=PATIENCE_S)
-    found, measured = _measure(plan, address, path, bodies)
+    found, measured = _measure(plan, address, path, given)
     if found.failures:
         failed = ", ".join(f"{kind}: {count}" for kind, count in found.failures.items())
         raise NotAnswered(f"expected {len(bodies)} answers, found {found.answered}; {failed}")
-    return found.seconds, measured.latencies
+    return (len(bodies) - clients) / (given.last_s - given.first_s), measured.latencies

@@ -24,7 +24,6 @@ import statistics
 import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -90,22 +89,20 @@ CASES = (
     Case(32, 8, 64),
     Case(64, 8, 96),
 )
-"""Multiples of the peers' batches times their workers where there are enough clients, so that none idles at the end."""
+"""Multiples of the peers' batches times their workers where there are enough clients."""
 
 
 @dataclasses.dataclass
 class Run:
-    """One case of one contestant in one round. Latencies of its requests in seconds; cpu_s: of all its processes."""
+    """One case of one contestant in one round. rate: sentences a second while all clients, or workers, are busy.
+
+    Latencies of its requests in seconds; cpu_s: of all its processes.
+    """
 
     sentences: int
-    took_s: float
+    rate: float
     latencies: Sequence[float]
     cpu_s: float
-
-    @property
-    def rate(self) -> float:
-        """Sentences a second."""
-        return self.sentences / self.took_s
 
 
 # ---------------------------------------------------------------------------------------------------- texts
@@ -148,8 +145,8 @@ class Contestant:
         """All requests of a case."""
         bodies = [body(texts) for texts in requests]
         before = self._server.cpu_s()
-        took, latencies = load.work_through(self._server.address, self._server.path, bodies, case.clients)
-        return Run(sum(map(len, requests)), took, latencies, self._server.cpu_s() - before)
+        answers, latencies = load.work_through(self._server.address, self._server.path, bodies, case.clients)
+        return Run(sum(map(len, requests)), answers * case.inputs, latencies, self._server.cpu_s() - before)
 
 
 class BareLoop:
@@ -172,13 +169,14 @@ class BareLoop:
         size = min(BATCH, max(1, case.clients // len(workers)))
         batches = [requests[start : start + size] for start in range(0, len(requests), size)]
         flat = [[text for texts in batch for text in texts] for batch in batches]
-        began = time.perf_counter()
-        for place, worker in enumerate(workers):
-            _ask(worker, {"batches": flat[place :: len(workers)]})
+        dealt = [flat[place :: len(workers)] for place in range(len(workers))]
+        for worker, its in zip(workers, dealt, strict=True):
+            _ask(worker, {"batches": its})
         answers = [_answer(worker) for worker in workers]
-        took = time.perf_counter() - began
-        taken = [seconds for answer in answers for seconds in answer["batch_seconds"]]
-        return Run(sum(map(len, requests)), took, taken, sum(answer["cpu_seconds"] for answer in answers))
+        times = [answer["batch_seconds"] for answer in answers]
+        rate = sum(sum(map(len, its)) / sum(seconds) for its, seconds in zip(dealt, times, strict=True))
+        cpu_s = sum(answer["cpu_seconds"] for answer in answers)
+        return Run(sum(map(len, requests)), rate, [one for seconds in times for one in seconds], cpu_s)
 
 
 def body(texts: Sequence[str]) -> bytes:
@@ -363,8 +361,8 @@ def _conditions(rounds: int, peers: Sequence[str]) -> str:
         f"all-MiniLM-L6-v2 in float32, two workers of one thread each, texts of {SHORTEST} to {LONGEST} tokens (each "
         f"length as likely), the same requests for all, {rounds} rounds in turn: medians (least to most), ratios "
         "within a round, latencies of a request over all rounds. Peers: batches of up to 16 requests within 1 ms, "
-        "split by length in the worker. Bare loop: the same worker code without a server. CPU ms: of all processes, a "
-        "sentence.\n"
+        "split by length in the worker. Bare loop: the same worker code without a server. Rates: while all clients are "
+        "busy, the end of the list is left out. CPU ms: of all processes, a sentence.\n"
         f"Versions: {', '.join(versions)}."
     )
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
+from pathlib import Path
 
 import psutil
 
+from engine.cgroups import CGROUP, PROC
+from engine.host_memory import available_bytes, rooms
+from engine.messages import MAX_BODY_BYTES
+
 SHORT_SHARE = 0.10
-"""Memory is short below this share of the whole."""
+"""Memory is short where less than this share of a whole is left."""
+BODIES_SHARE = 0.25
+"""Of the memory that is available at the start this share may be request bodies."""
+LEAST_BODIES = 4
+"""So many of the largest bodies always may be held together."""
 KEPT_BYTES = 64 * 1024 * 1024
 """Freed memory at the end of the heap that is kept for the next request; more goes back to the system."""
 LARGEST_ON_HEAP_BYTES = 32 * 1024 * 1024
@@ -28,7 +37,19 @@ def keep_freed_memory() -> None:
         mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
-def memory_is_short() -> bool:
-    """Whether little memory is available."""
-    memory = psutil.virtual_memory()
-    return memory.available < SHORT_SHARE * memory.total
+def memory_is_short(proc: Path = PROC, cgroup: Path = CGROUP) -> bool:
+    """Whether little memory is left on this machine, or in a control group (a container's, a unit's) that bounds us.
+
+    The folders stand for /proc and /sys/fs/cgroup.
+    """
+    bounds = rooms(proc, cgroup)
+    if not bounds:  # no /proc
+        memory = psutil.virtual_memory()
+        return memory.available < SHORT_SHARE * memory.total
+    return any(room.left < SHORT_SHARE * room.whole for room in bounds)
+
+
+def most_body_bytes() -> int:
+    """How many bytes of large requests' bodies may be held together, told from what is available now."""
+    available = available_bytes() or 0
+    return max(LEAST_BODIES * MAX_BODY_BYTES, int(available * BODIES_SHARE))
