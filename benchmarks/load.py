@@ -71,15 +71,22 @@ def run(host: str, port: int, path: str, body: bytes, clients: int, seconds: flo
     return _ours(host, port, path, body, clients, seconds)
 
 
+def run_paced(host: str, port: int, path: str, body: bytes, rate: float, clients: int, seconds: float) -> Result:
+    """About `rate` requests a second from clients that pause for random times. Needs wrk."""
+    return _wrk(host, port, path, body, clients, seconds, pause_ms=clients / rate * 1e3)
+
+
 def has_wrk() -> bool:
     """Whether wrk does it."""
     return shutil.which("wrk") is not None
 
 
-def _wrk(host: str, port: int, path: str, body: bytes, clients: int, seconds: float) -> Result:
+def _wrk(host: str, port: int, path: str, body: bytes, clients: int, seconds: float, pause_ms: float = 0.0) -> Result:
     script = (
         f'wrk.method = "POST"\nwrk.headers["content-type"] = "application/json"\nwrk.body = [==[{body.decode()}]==]\n'
     )
+    if pause_ms:
+        script += f"function delay() return math.random(0, {round(2 * pause_ms)}) end\n"
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as lua:
         lua.write(script)
         lua.flush()
