@@ -285,9 +285,10 @@ def main() -> None:
     for name in asked.only:
         print(f"{name} …", flush=True)
         rows += PARTS[name](asked.seconds)
+    by = "wrk" if load.has_wrk() else "stoker bench"
     about = (
-        f"Stub engines, {asked.seconds:g} s each; closed loops by {'wrk' if load.has_wrk() else 'stoker bench'}, half load "
-        "by wrk with random pauses, the open loop by benchmarks/paced.py."
+        f"Stub engines, {asked.seconds:g} s each; closed loops by {by}, half load by wrk with random pauses, the open "
+        "loop by benchmarks/paced.py."
     )
     table = results.markdown(["what", "measured", "goal"], rows)
     results.keep(TITLE, f"{results.machine()}\n\n{about}\n\n{table}")

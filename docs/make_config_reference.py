@@ -22,6 +22,8 @@ from supervisor.config import schema
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "config.md"
 EXAMPLE = ROOT / "sample-configs" / "full.yaml"
+SPEC = re.compile(r" \(spec [0-9, ]+\)")
+"""Where a rule comes from, which is of no use to a reader of the page."""
 
 HEAD = """# Config reference
 
@@ -102,7 +104,7 @@ def _options(path: str) -> Iterator[str]:
 
 def _table(title: str, kind: mi.StructType) -> Iterator[str]:
     yield f"### {title}\n"
-    yield (inspect.getdoc(kind.cls) or "").split("\n\n")[0] + "\n"
+    yield SPEC.sub("", (inspect.getdoc(kind.cls) or "").split("\n\n")[0]) + "\n"
     yield "| key | allowed | default | meaning |"
     yield "|---|---|---|---|"
     beside = _sentences(kind.cls)

@@ -4,10 +4,14 @@ Each turn: take what arrived (requests, cancellations), tokenise it, run one for
 packs together, run one step of the generations that are under way, say the answers. It waits only when there is
 nothing to do. What it hears and says goes over a `Wire`; that somebody answers the supervisor while it computes is not
 its business (`engine.custody`).
+
+Whatever a backend raises for a request, user code that leaves by `SystemExit` included, is that request's answer (500)
+and a traceback in the log. Only an error of this thread's own ends the process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -20,13 +24,15 @@ from typing import Any, Protocol
 import msgspec
 
 from engine import golden
-from engine.backends.answers import NotFiniteError
+from engine.backends.answers import NotFiniteError, OutputError
 from engine.backends.base import Backend, Generation, Job, LoadError, RequestError, Row, error_body
 from engine.backends.registry import build
 from engine.batching import Batcher
 from engine.calibration import Pass
+from engine.errors import words_of
 from engine.messages import (
     HEARTBEAT_S,
+    MAX_BODY_BYTES,
     PROTOCOL,
     Answer,
     Chunk,
@@ -163,9 +169,9 @@ class DeviceThread(threading.Thread):
         except LoadError as error:
             self._wire.fail(LoadFailed(str(error), error.final))
             return
-        except Exception as error:
-            traceback.print_exc()
-            self._wire.fail(LoadFailed(f"{type(error).__name__}: {error}", False))
+        except BaseException as error:
+            _log(error)
+            self._wire.fail(LoadFailed(words_of(error), False))
             return
         try:
             while True:
@@ -237,7 +243,7 @@ class DeviceThread(threading.Thread):
         except RequestError as error:
             self._refuse(work.exchange, error)
             return
-        except Exception as error:
+        except BaseException as error:
             self._break(work.exchange, error)
             return
         if isinstance(prepared, Job):
@@ -267,7 +273,7 @@ class DeviceThread(threading.Thread):
         before = self.gauges.busy_s
         try:
             outputs = self._timed_forward(rows)
-        except Exception as error:
+        except BaseException as error:
             self._isolate(keys, error)
             return
         for (exchange, index), output in zip(keys, outputs, strict=True):
@@ -301,7 +307,7 @@ class DeviceThread(threading.Thread):
             self.gauges.rows += len(rows)
             self.gauges.tokens += max([row.tokens for row in rows]) * len(rows)
 
-    def _isolate(self, keys: list[tuple[int, int]], error: Exception) -> None:
+    def _isolate(self, keys: list[tuple[int, int]], error: BaseException) -> None:
         """A forward failed: its requests are tried one by one, so that a poison input fails alone."""
         exchanges = list(dict.fromkeys(exchange for exchange, _ in keys))
         if len(exchanges) == 1:
@@ -325,8 +331,8 @@ class DeviceThread(threading.Thread):
         """Answer a job that has all its outputs; what could be served is worth keeping."""
         del self._jobs[opened.exchange]
         try:
-            body = opened.job.answer(opened.outputs)
-        except Exception as error:
+            body = _fitting(opened.job.answer(opened.outputs))
+        except BaseException as error:
             self._break(opened.exchange, error)
             return
         self._wire.put(Answer(opened.exchange, 200), body)
@@ -344,7 +350,7 @@ class DeviceThread(threading.Thread):
         self.gauges.forward_started = started
         try:
             self._backend.step([opened.generation for _, opened in running])
-        except Exception as error:
+        except BaseException as error:
             for exchange, _ in running:
                 self._abandon(exchange, error)
             return
@@ -362,21 +368,21 @@ class DeviceThread(threading.Thread):
         if generation.error is not None:
             self._abandon(exchange, generation.error)
             return
-        if opened.stream and (piece := generation.take()) is not None:
-            self._wire.put(Chunk(exchange), piece)
+        try:
+            if opened.stream and (piece := generation.take()) is not None:
+                self._wire.put(Chunk(exchange), _fitting(piece))
+            body = None if opened.stream or not generation.done else _fitting(generation.answer())
+        except BaseException as error:
+            self._abandon(exchange, error)
+            return
         if not generation.done:
             return
         del self._generations[exchange]
         self._backend.release(generation)
-        if opened.stream:
+        if body is None:
             self._wire.put(End(exchange))
-            return
-        try:
-            body = generation.answer()
-        except Exception as error:
-            self._break(exchange, error)
-            return
-        self._wire.put(Answer(exchange, 200), body)
+        else:
+            self._wire.put(Answer(exchange, 200), body)
 
     # ------------------------------------------------------------------------------- what went wrong
 
@@ -384,16 +390,29 @@ class DeviceThread(threading.Thread):
         body = error_body(str(error), kind="invalid_request_error", code="invalid_request", param=error.param)
         self._wire.put(Answer(exchange, error.status), body)
 
-    def _break(self, exchange: int, error: Exception) -> None:
+    def _break(self, exchange: int, error: BaseException) -> None:
         """An error of the engine or of user code: 500 for this caller, the traceback in the replica's log."""
         self.gauges.nan_outputs += isinstance(error, NotFiniteError)
-        traceback.print_exception(error)
-        message = f"{type(error).__name__}: {error}"
-        self._wire.put(Answer(exchange, 500), error_body(message, kind="server_error", code="engine_error"))
+        _log(error)
+        self._wire.put(Answer(exchange, 500), error_body(words_of(error), kind="server_error", code="engine_error"))
 
-    def _abandon(self, exchange: int, error: Exception) -> None:
+    def _abandon(self, exchange: int, error: BaseException) -> None:
         self._batcher.drop(exchange)
         self._jobs.pop(exchange, None)
         if (opened := self._generations.pop(exchange, None)) is not None:
             self._backend.release(opened.generation)
         self._break(exchange, error)
+
+
+def _log(error: BaseException) -> None:
+    """The traceback, into the replica's log; user code may have closed that."""
+    with contextlib.suppress(OSError, ValueError):
+        traceback.print_exception(error)
+
+
+def _fitting(body: bytes) -> bytes:
+    """The body where the wire takes it, else raises OutputError: ZeroMQ would drop it and the connection, unsaid."""
+    if len(body) > MAX_BODY_BYTES:
+        found = f"found {len(body) / 2**20:.0f} MiB; ask for less in one request"
+        raise OutputError(f"expected an answer of at most {MAX_BODY_BYTES >> 20} MiB, {found}")
+    return body

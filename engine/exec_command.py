@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from engine.errors import StokerError
+from engine.exits import exit_descriptor
 from engine.process import die_with
 
 NOT_EXECUTABLE = 126
@@ -67,10 +68,10 @@ def _watch_group(supervisor_pid: int) -> None:
     """Leave a process in the group that ends all of it when the supervisor is gone.
 
     Standard input is the lifeline. It ends with the supervisor, and also when the supervisor has seen the server end;
-    then what is left of the group is the supervisor's to stop. A pidfd tells the two apart: a dying supervisor closes
-    its files a moment before the kernel says that it is gone, so the word is waited for.
+    then what is left of the group is the supervisor's to stop. The kernel tells the two apart: a dying supervisor
+    closes its files a moment before the kernel says that it is gone, so the word is waited for.
     """
-    supervisor = os.pidfd_open(supervisor_pid)
+    supervisor = exit_descriptor(supervisor_pid)
     if os.fork():
         os.close(supervisor)
         return

@@ -21,6 +21,7 @@ import msgspec
 
 from engine.backends.base import Backend, Generation, Job, LoadError, Row
 from engine.calibration import Pass
+from engine.errors import words_of
 from engine.messages import Card, Route
 
 UNVERIFIED = "unverified"
@@ -92,7 +93,7 @@ def check(backend: Backend, seen: Seen = lambda _: None) -> str:
     except LoadError:
         raise
     except Exception as error:
-        raise LoadError(f"golden check: {type(error).__name__}: {error}", final=True) from error
+        raise LoadError(f"golden check: {words_of(error)}", final=True) from error
     card = backend.card()
     for answer in together:
         _require_well_formed(backend, card, answer)

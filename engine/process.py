@@ -30,13 +30,23 @@ def main() -> None:
         print(f"engine: {error}. It is started by `stoker serve`, not by hand.", file=sys.stderr, flush=True)
         os._exit(ExitCode.BAD_LAUNCH)
     die_with(spec.supervisor_pid)
-    leave(serve(spec, lifeline=0))
+    leave(serve(spec, lifeline=out_of_reach(0)))
 
 
 def read_launch(fd: int) -> LaunchSpec:
     """The launch specification from a descriptor: four bytes of length, then msgpack. Raises ProtocolError."""
     size = int.from_bytes(_read_exactly(fd, 4), "big")
     return decode_launch(_read_exactly(fd, size))
+
+
+def out_of_reach(fd: int) -> int:
+    """Another number for a descriptor whose own stands for an empty file from now on: no `input()` or debugger in a
+    model's code shall wait at the lifeline for somebody who types."""
+    moved = os.dup(fd)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, fd)
+    os.close(empty)
+    return moved
 
 
 def die_with(supervisor_pid: int) -> None:

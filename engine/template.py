@@ -16,6 +16,7 @@ lifeline.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -40,14 +41,14 @@ from engine.messages import (
     decode_launch,
     encode,
 )
-from engine.process import die_with, leave, serve
+from engine.process import die_with, leave, out_of_reach, serve
 
 MOST_REQUEST_BYTES = 1 << 20
 
 
 def main() -> None:
     """Become the template that the first message on standard input describes. Never returns."""
-    supervisor = socket.socket(fileno=os.dup(0))
+    supervisor = socket.socket(fileno=out_of_reach(0))
     try:
         spec = decode_launch(supervisor.recv(MOST_REQUEST_BYTES))
     except ProtocolError as error:
@@ -116,6 +117,8 @@ def _fork(request: ForkRequest, descriptors: list[int], supervisor: socket.socke
             os.close(writer)
             supervisor.close()
             _become(request, descriptors, backend, middle)
+        with contextlib.suppress(OSError):  # also here: whoever is told the pid may signal its group at once
+            os.setpgid(replica, replica)
         os.write(writer, replica.to_bytes(8, "big"))
         os._exit(0)
     os.close(writer)
@@ -131,16 +134,14 @@ def _become(request: ForkRequest, descriptors: list[int], backend: Backend, betw
     try:
         os.setpgid(0, 0)
         output, lifeline = descriptors
-        os.dup2(lifeline, 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
-        for descriptor in descriptors:
-            os.close(descriptor)
+        os.close(output)
         _await_adoption(between)
         die_with(request.spec.supervisor_pid)
         os.environ.update(request.env)
         backend.adopt(request.spec)
-        leave(serve(request.spec, lifeline=0, loaded=backend))
+        leave(serve(request.spec, lifeline=lifeline, loaded=backend))
     except BaseException:
         traceback.print_exc()
     finally:

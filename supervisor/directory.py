@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from supervisor import names
 from supervisor.exchanges import Lane
 from supervisor.fleet import Fleet
 
@@ -26,14 +27,14 @@ class Directory:
         if name is None:
             return None
         group = groups.get(name)
-        if group is not None:
+        if group is not None and not group.is_removed:
             return group.lane
-        same = [group.lane for group in groups.values() if group.deployment.artifact == name]
+        same = [one.lane for one in groups.values() if one.deployment.artifact == name and not one.is_removed]
         return same[0] if len(same) == 1 else None
 
     def why_none(self, model: str | None) -> str:
-        known = ", ".join(self._fleet.groups) or "none"
+        known = list(self._fleet.served)
         if model is None:
-            return f"name a model, there is no default deployment; there are: {known}"
+            return f"name a model: there is no default deployment ({names.listed(known)})"
         shown = model if len(model) <= MOST_SHOWN else model[:MOST_SHOWN] + "…"
-        return f"the model {shown!r} does not exist; there are: {known}"
+        return names.no_such("model", shown, known)

@@ -23,7 +23,10 @@ class Document:
 
     def __init__(self, path: Path | None, text: str) -> None:
         self.path = path
+        self.edits = 0
+        """How often it was edited: what was read before one more edit was asked for is not the last word."""
         self._text = text
+        self._closing = False
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="stoker-config")
         self._loop = asyncio.get_running_loop()
 
@@ -33,13 +36,17 @@ class Document:
 
     def set_placements(self, deployment: str, placements: Sequence[Placement]) -> asyncio.Future[str | None]:
         """Write the replicas of a deployment back; why it was not saved, None where it was or needs not be."""
+        self.edits += 1
         return self._loop.run_in_executor(self._disk, self._set_placements, deployment, tuple(placements))
 
     def close(self) -> None:
-        """Finish what is being written."""
+        """Finish what is being written; what was to be read is read no more."""
+        self._closing = True
         self._disk.shutdown(wait=True)
 
     def _read(self) -> LoadedConfig:
+        if self._closing:
+            raise StokerError("the supervisor is stopping")
         return parse_config(self._text, "the document") if self.path is None else load_config(self.path)
 
     def _set_placements(self, deployment: str, placements: tuple[Placement, ...]) -> str | None:

@@ -222,7 +222,9 @@ class Exchanges:
             message = f"all replicas of {exchange.lane.name} are busy; try again in a moment"
             exchange.sink.fail(Failure.OVERLOADED, message, None)
         else:
-            exchange.sink.fail(Failure.UNAVAILABLE, f"no replica of {exchange.lane.name} is ready", None)
+            why = exchange.lane.pool.why_unavailable(time.monotonic())
+            message = f"no replica of {exchange.lane.name} is ready{': ' if why else ''}{why}"
+            exchange.sink.fail(Failure.UNAVAILABLE, message, None)
 
     def _settle(self, exchange: Exchange, outcome: Outcome, reason: str) -> None:
         """Give the slot back, count, and pass the consequences on. The exchange belongs to no replica afterwards."""

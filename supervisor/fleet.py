@@ -8,20 +8,18 @@ slot moves.
 from __future__ import annotations
 
 import asyncio
+import collections
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from engine.messages import Card
+from supervisor import names
 from supervisor.config.schema import Config, Deployment, Placement
 from supervisor.control.events import (
     AnyEvent,
-    EjectionWithheld,
     EventLog,
-    ReplicaBackoff,
-    ReplicaEjected,
-    ReplicaReadmitted,
     RollStopped,
     Scaled,
     TemplateEvent,
@@ -31,22 +29,17 @@ from supervisor.control.messages import CommandRefused
 from supervisor.core import budget, placement, reconcile
 from supervisor.core.compatibility import SetLimits, differences
 from supervisor.core.dispatch import (
-    AskHealth,
-    BackedOff,
-    Consequence,
-    Ejected,
-    Member,
     Pool,
-    Readmitted,
-    Refusal,
 )
-from supervisor.core.dispatch import EjectionWithheld as Withheld
 from supervisor.core.durations import Durations
 from supervisor.core.ejection import Policy
 from supervisor.core.lifecycle import AT_REST, IN_ROTATION, State
+from supervisor.core.pulse import Pulse
 from supervisor.exchanges import Exchanges, Lane
+from supervisor.group import Group
 from supervisor.host.logs import LogLine, LogThread, ReplicaLog, RotatingLog, log_file
 from supervisor.host.memory import memory_is_short
+from supervisor.host.processes import Orphans
 from supervisor.host.template import TemplateLauncher
 from supervisor.host.usage import GroupMeter
 from supervisor.links.http import HttpLink
@@ -56,54 +49,9 @@ from supervisor.slots.base import AttachedMake, Intent, Make, ManagedMake, Slot
 from supervisor.slots.command import CommandSlot
 from supervisor.slots.making import Machine, make
 from supervisor.slots.managed import ManagedSlot
+from supervisor.verdicts import Verdicts
 
 TICK_S = 1.0
-
-
-@dataclasses.dataclass(eq=False)
-class Group:
-    """One deployment: its wanted replicas, its slots, its lane for requests, the card its replicas must agree with."""
-
-    deployment: Deployment
-    lane: Lane
-    slots: dict[int, Slot] = dataclasses.field(default_factory=dict)
-    baselines: dict[str, Card] = dataclasses.field(default_factory=dict)
-    """The first ready card of each generation, by what its replicas are made of."""
-    wanted: list[Make] = dataclasses.field(default_factory=list)
-    placements: list[Placement] = dataclasses.field(default_factory=list)
-    before_trial: list[Placement] | None = None
-    """Where its replicas were before a measurement tried other numbers; None: nothing is tried."""
-    trial_of: bytes = b""
-    """Whose measurement that is: the connection that asked for it."""
-    restarts_of_the_gone: int = 0
-    rolling: list[int] = dataclasses.field(default_factory=list)
-    """Slots that a rolling restart has still to come to."""
-    rolled: int | None = None
-    """The slot that it came to last."""
-    ejections: dict[str, int] = dataclasses.field(default_factory=dict)
-    readmissions: dict[str, int] = dataclasses.field(default_factory=dict)
-    withheld: dict[str, int] = dataclasses.field(default_factory=dict)
-    drains: Durations = dataclasses.field(default_factory=Durations)
-    starts: dict[str, Durations] = dataclasses.field(default_factory=dict)
-
-    @property
-    def card(self) -> Card | None:
-        """What the replicas that are wanted now say of themselves; None until one was ready."""
-        return next((slot.card for slot in self.slots.values() if slot.card is not None), None)
-
-    @property
-    def ready(self) -> int:
-        """How many slots are ready."""
-        return sum(1 for slot in self.slots.values() if slot.state in IN_ROTATION)
-
-    @property
-    def lasting(self) -> list[Placement]:
-        """Where its replicas are when nothing is tried."""
-        return self.placements if self.before_trial is None else self.before_trial
-
-    def can_answer(self) -> bool:
-        """Whether a request would find a replica now, busy or not."""
-        return self.lane.pool.pick(time.monotonic()) is not Refusal.UNAVAILABLE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,13 +77,16 @@ class Fleet:
         self.launcher = TemplateLauncher(self._on_template_output, self._on_template)
         self.launcher.on_empty = self._check_empty
         self.template_logs: dict[str, ReplicaLog] = {}
-        self.exchanges = Exchanges(self._on_consequences)
+        self.verdicts = Verdicts(self.groups, events)
+        self.exchanges = Exchanges(self.verdicts.take)
         self.meter = GroupMeter()
         self.stopping = False
         self.on_empty: Callable[[], None] = lambda: None
         self._around = around
         self._born = 0
+        self._orphans = Orphans()
         self._loop = asyncio.get_running_loop()
+        self._pulse = Pulse(TICK_S, time.monotonic())
         self._ticker = self._loop.call_later(TICK_S, self._tick)
 
     # --------------------------------------------------------------------------------------------- what is wanted
@@ -144,7 +95,7 @@ class Fleet:
         """Make the document the desired state; a line for each deployment that changes. Raises StokerError."""
         machine = self._around.machine
         wanted = {
-            name: [make(deployment, place, machine) for place in deployment.replicas]
+            name: [make(deployment, place, machine, deployment.replicas) for place in deployment.replicas]
             for name, deployment in config.deployments.items()
         }
         before = {name: [item.identity for item in group.wanted] for name, group in self.groups.items()}
@@ -152,9 +103,7 @@ class Fleet:
             self._adopt(deployment, wanted[name])
         for name in list(self.groups):
             if name not in config.deployments:
-                self.groups[name].wanted = []
-                self.groups[name].placements = []
-                self._reconcile(self.groups[name])
+                self._remove(self.groups[name])
         after = {name: [item.identity for item in items] for name, items in wanted.items()}
         return reconcile.differences(before, after)
 
@@ -162,11 +111,11 @@ class Fleet:
         """Ask for `count` replicas; the last asked number wins. Raises CommandRefused."""
         group = self.check_scale(name, count)
         if group.before_trial is not None:
-            self._place(group, resized(group.before_trial, count), by)
+            self._place(group, placement.resize(group.before_trial, count), by)
         elif count < len(group.wanted):
             self._place(group, self._without_victims(group, len(group.wanted) - count), by)
         else:
-            self._place(group, resized(group.placements, count), by)
+            self._place(group, placement.resize(group.placements, count), by)
         group.before_trial = None
         return group
 
@@ -185,7 +134,7 @@ class Fleet:
         real = group.lasting
         if count is not None:
             group.before_trial, group.trial_of = real, caller
-            self._place(group, resized(real, count), "trial")
+            self._place(group, placement.resize(real, count), "trial")
         elif group.before_trial is not None:
             group.before_trial = None
             self._place(group, real, "the end of a trial")
@@ -203,6 +152,8 @@ class Fleet:
         group = self.group(name)
         if self.stopping:
             raise CommandRefused("the supervisor is stopping", "stopping")
+        if group.is_removed:
+            raise CommandRefused(f"{name} was removed by a reload: its last replicas drain", "not_found")
         if group.deployment.attached:
             raise CommandRefused(f"{name} is attached to servers that Stoker does not start; it cannot be scaled")
         try:
@@ -218,7 +169,7 @@ class Fleet:
     def restart(self, slot: Slot) -> None:
         """Drain a replica and bring its next incarnation up; at once where it does not run."""
         group = self.groups[slot.deployment]
-        if not _is_wanted(group, slot):
+        if not group.wants(slot):
             raise CommandRefused(f"{slot.name} is being replaced: it serves until its successor is ready", "replaced")
         if slot.state in AT_REST or slot.state is State.RESTARTING:
             slot.forgive()
@@ -226,26 +177,12 @@ class Fleet:
             slot.record = type(slot.record)()
             slot.drain(Intent.AGAIN, "restart was asked for")
 
-    def eject(self, slot: Slot) -> None:
-        """Take a ready replica out of rotation as if its timeouts had."""
-        lane = self.groups[slot.deployment].lane
-        assert slot.target is not None
-        self._on_consequences(lane, [lane.pool.eject_by_hand(slot.target.member, time.monotonic())], "by hand")
-
-    def readmit(self, slot: Slot) -> bool:
-        """Bring a ready replica back into rotation, everything forgiven. False where it was not out."""
-        lane = self.groups[slot.deployment].lane
-        assert slot.target is not None
-        consequences = lane.pool.readmit_by_hand(slot.target.member)
-        self._on_consequences(lane, consequences, "by hand")
-        return bool(consequences)
-
     def restart_rolling(self, group: Group) -> None:
         """Restart the replicas of a deployment one at a time, each ready before the next leaves."""
         group.rolling = [
             number
             for number, slot in sorted(group.slots.items())
-            if slot.intent not in (Intent.LEAVE, Intent.REST) and _is_wanted(group, slot)
+            if slot.intent not in (Intent.LEAVE, Intent.REST) and group.wants(slot)
         ]
         group.rolled = None
         self._roll(group)
@@ -270,11 +207,15 @@ class Fleet:
 
     # --------------------------------------------------------------------------------------------- finding
 
+    @property
+    def served(self) -> dict[str, Group]:
+        """The deployments of the document. One that a reload removed is none of them, though it still drains."""
+        return {name: group for name, group in self.groups.items() if self.stopping or not group.is_removed}
+
     def group(self, name: str) -> Group:
         """A deployment by name. Raises CommandRefused."""
         if name not in self.groups:
-            known = ", ".join(self.groups) or "none"
-            raise CommandRefused(f"no deployment is called {name!r}; there are: {known}", "not_found")
+            raise CommandRefused(names.no_deployment(name, self._names()), "not_found")
         return self.groups[name]
 
     def slot(self, name: str, incarnation: int | None = None) -> Slot:
@@ -286,15 +227,17 @@ class Fleet:
                         f"{name}#{incarnation} is gone; {name} is at incarnation {slot.incarnation} now", "gone"
                     )
                 return slot
-        known = ", ".join(slot.name for slot in self.slots()) or "none"
-        raise CommandRefused(f"no replica is called {name!r}; there are: {known}", "not_found")
+        raise CommandRefused(names.no_replica(name, self._names()), "not_found")
+
+    def _names(self) -> names.Fleet:
+        return {name: [group.slots[at].name for at in sorted(group.slots)] for name, group in self.groups.items()}
 
     def slots(self) -> list[Slot]:
         """Every slot, by deployment and number."""
         return [group.slots[number] for group in self.groups.values() for number in sorted(group.slots)]
 
     def threads_in_use(self) -> int:
-        """Intra-op threads of all managed CPU replicas that are wanted."""
+        """Intra-op threads of all managed CPU replicas that are wanted and not at rest."""
         return sum(self._cpu_threads())
 
     def warnings(self) -> list[str]:
@@ -303,8 +246,14 @@ class Fleet:
         return [sentence] if sentence else []
 
     def _cpu_threads(self) -> list[int]:
-        wanted = [item for group in self.groups.values() for item in group.wanted if isinstance(item, ManagedMake)]
-        return [item.spec.threads for item in wanted if item.spec.device == "cpu"]
+        resting = collections.Counter(slot.identity for slot in self.slots() if slot.state in AT_REST)
+        wanted = collections.Counter(item.identity for group in self.groups.values() for item in group.wanted)
+        makes = {item.identity: item for group in self.groups.values() for item in group.wanted}
+        return [
+            item.spec.threads
+            for identity in (wanted - resting).elements()
+            if isinstance(item := makes[identity], ManagedMake) and item.spec.device == "cpu"
+        ]
 
     # --------------------------------------------------------------------------------------------- slots.base.Home
 
@@ -315,14 +264,15 @@ class Fleet:
         group = self.groups[slot.deployment]
         limits = SetLimits(group.deployment.max_num_seqs, group.deployment.max_num_batched_tokens)
         generation = slot.generation
-        obstacles = differences(group.baselines.get(generation), card, limits) if card is not None else []
+        baseline = group.baselines.get(generation) if group.has_siblings(slot) else None
+        obstacles = differences(baseline, card, limits) if card is not None else []
         assert slot.target is not None
         group.lane.targets[slot.target.member] = slot.target
         group.lane.pool.members.append(slot.target.member)
-        group.lane.pool.members.sort(key=lambda member: _number(member.name))
-        if not obstacles and card is not None:
-            group.baselines.setdefault(generation, card)
-        self._remember(group)
+        group.lane.pool.members.sort(key=lambda member: int(member.name.rpartition("/")[2]))
+        if not obstacles and card is not None and baseline is None:
+            group.baselines[generation] = card
+        group.choose_cached()
         return obstacles
 
     def on_unpooled(self, slot: Slot) -> None:
@@ -331,7 +281,7 @@ class Fleet:
         if slot.target is not None and slot.target.member in lane.pool.members:
             lane.pool.members.remove(slot.target.member)
             del lane.targets[slot.target.member]
-            self._remember(group)
+            group.choose_cached()
 
     def on_ready(self, slot: Slot, seconds: float, kind: str) -> None:
         group = self.groups[slot.deployment]
@@ -379,11 +329,16 @@ class Fleet:
         self._want(group, wanted)
         self._reconcile(group)
 
+    def _remove(self, group: Group) -> None:
+        """The document has it no more: what it has drains, and nothing of it comes back."""
+        group.wanted, group.placements, group.before_trial, group.rolling = [], [], None, []
+        self._reconcile(group)
+
     def _place(self, group: Group, places: list[Placement], by: str) -> None:
         """Replicas at these places, and no others."""
         before = len(group.wanted)
         group.placements = places
-        self._want(group, [self._make(group, place) for place in places])
+        self._want(group, [self._make(group, place, places) for place in places])
         if len(places) != before:
             self.publish(Scaled(deployment=group.deployment.name, before=before, after=len(places), by=by))
         self._reconcile(group)
@@ -396,43 +351,21 @@ class Fleet:
         for slot in group.slots.values():
             if slot.identity in by_identity:
                 slot.remake(by_identity[slot.identity])
-        self._remember(group)
+        group.choose_cached()
 
-    def _remember(self, group: Group) -> None:
-        """Answers are given again where one replica is all there is, and its card says that it may be (spec 10)."""
-        members = group.lane.pool.members
-        sole = members[0] if len(members) == 1 and len(group.wanted) == 1 else None
-        cards = {slot.target.member: slot.card for slot in group.slots.values() if slot.target is not None}
-        card = cards.get(sole) if sole is not None else None
-        may = card is not None and card.deterministic
-        group.lane.cache.follow(sole if may else None, group.deployment.result_cache_entries)
-
-    def _make(self, group: Group, place: Placement) -> Make:
-        return make(group.deployment, place, self._around.machine)
+    def _make(self, group: Group, place: Placement, beside: Sequence[Placement]) -> Make:
+        return make(group.deployment, place, self._around.machine, beside)
 
     def _without_victims(self, group: Group, count: int) -> list[Placement]:
         """The placements that are left when the `count` slots that cost least to lose go."""
-        gone = [slot.identity for slot in reconcile.victims(self._have(group), count)]
+        gone = [slot.identity for slot in reconcile.victims(group.have(), count)]
         left = list(group.placements)
         for identity in gone:
             for index in reversed(range(len(left))):
-                if self._make(group, left[index]).identity == identity:
+                if self._make(group, left[index], left).identity == identity:
                     del left[index]
                     break
         return left[: len(group.placements) - count]
-
-    def _have(self, group: Group) -> list[reconcile.Have]:
-        return [
-            reconcile.Have(
-                number,
-                slot.identity,
-                slot.state,
-                len(slot.target.open) if slot.target is not None else 0,
-                slot.born,
-                slot.intent is Intent.LEAVE,
-            )
-            for number, slot in group.slots.items()
-        ]
 
     def _reconcile_soon(self, group: Group) -> None:
         """After the move that is being told has been finished."""
@@ -440,7 +373,7 @@ class Fleet:
 
     def _reconcile(self, group: Group) -> None:
         wanted = [item.identity for item in group.wanted]
-        for action in reconcile.plan(wanted, self._have(group)):
+        for action in reconcile.plan(wanted, group.have()):
             match action:
                 case reconcile.Start():
                     self._start(group, action.number, group.wanted[action.wanted])
@@ -451,8 +384,11 @@ class Fleet:
         self.launcher.retain(
             [item.spec for one in self.groups.values() for item in one.wanted if isinstance(item, ManagedMake)]
         )
-        if not group.slots and not group.wanted and not self.stopping:
-            self.groups.pop(group.deployment.name, None)
+        name = group.deployment.name
+        if not group.slots and not group.wanted and not self.stopping and self.groups.get(name) is group:
+            del self.groups[name]
+            if (log := self.template_logs.pop(f"{name}/template", None)) is not None:
+                log.close()
 
     def _start(self, group: Group, number: int, item: Make) -> None:
         self._born += 1
@@ -477,6 +413,7 @@ class Fleet:
         if group.slots.get(slot.number) is slot:
             del group.slots[slot.number]
             group.restarts_of_the_gone += slot.restarts
+            group.counts_of_the_gone.update(slot.counts)
             slot.close()
             living = {other.generation for other in group.slots.values()}
             group.baselines = {key: card for key, card in group.baselines.items() if key in living}
@@ -514,69 +451,15 @@ class Fleet:
                     return
             group.rolled = group.rolling.pop(0)
             slot = group.slots.get(group.rolled)
-            if slot is not None and slot.intent is not Intent.LEAVE and _is_wanted(group, slot):
+            if slot is not None and slot.intent is not Intent.LEAVE and group.wants(slot):
                 self.restart(slot)
 
     def _tick(self) -> None:
         now = time.monotonic()
         self._ticker = self._loop.call_later(TICK_S, self._tick)
-        for slot in self.slots():
-            slot.tick(now)
+        if self._pulse.beat(now):
+            for slot in self.slots():
+                slot.tick(now)
+            self.launcher.tick(now, memory_is_short())
+        self._orphans.take_in()
         self.meter.look()
-        self.launcher.shed_idle(now, memory_is_short())
-
-    # --------------------------------------------------------------------------------------------- consequences
-
-    def _on_consequences(self, lane: Lane, consequences: list[Consequence], reason: str) -> None:
-        """Tell what dispatch decided, and do what it asks for."""
-        group = self.groups[lane.name]
-        for consequence in consequences:
-            member = consequence.member
-            match consequence:
-                case AskHealth():
-                    if member in lane.targets:
-                        lane.targets[member].carrier.ask()
-                case BackedOff():
-                    self._tell(
-                        ReplicaBackoff,
-                        member,
-                        seconds=consequence.length_s,
-                        failures=consequence.failures,
-                        reason=reason,
-                    )
-                case Ejected():
-                    _count(group.ejections, member.name)
-                    by = "hand" if member.standing.by_hand else "timeouts"
-                    seconds, timeouts = consequence.length_s, consequence.timeouts
-                    self._tell(ReplicaEjected, member, seconds=seconds, timeouts=timeouts, by=by)
-                    self._loop.call_later(consequence.length_s + 0.001, self._cool_down, lane)
-                case Withheld():
-                    _count(group.withheld, consequence.reason.value)
-                    self._tell(EjectionWithheld, member, reason=consequence.reason.value, timeouts=consequence.timeouts)
-                case Readmitted():
-                    _count(group.readmissions, member.name)
-                    self._tell(ReplicaReadmitted, member, by=consequence.by.value)
-
-    def _cool_down(self, lane: Lane) -> None:
-        self._on_consequences(lane, lane.pool.cool_down(time.monotonic()), "")
-
-    def _tell(self, kind: Callable[..., AnyEvent], member: Member, **fields: object) -> None:
-        self.publish(kind(replica=member.name, incarnation=member.incarnation, **fields))
-
-
-def _is_wanted(group: Group, slot: Slot) -> bool:
-    """Whether the slot is one of those that should be; one that serves on until its successor is ready is not."""
-    return any(item.identity == slot.identity for item in group.wanted)
-
-
-def resized(places: Sequence[Placement], count: int) -> list[Placement]:
-    """The places in their order, from the first again where there are too few (spec 4)."""
-    return [places[index % len(places)] for index in range(count)]
-
-
-def _count(counts: dict[str, int], key: str) -> None:
-    counts[key] = counts.get(key, 0) + 1
-
-
-def _number(replica: str) -> int:
-    return int(replica.rpartition("/")[2])

@@ -27,7 +27,8 @@ from supervisor.control.messages import (
 from supervisor.core.ejection import Outcome, Standing
 from supervisor.core.lifecycle import COMING_UP, State
 from supervisor.core.traffic import merged, percentile
-from supervisor.fleet import Fleet, Group
+from supervisor.fleet import Fleet
+from supervisor.group import Group
 from supervisor.host.device_watch import DeviceWatch
 from supervisor.host.devices import Device, list_devices
 from supervisor.slots.base import Facts, Slot
@@ -133,7 +134,7 @@ def deployment_status(group: Group, now: float) -> DeploymentStatus:
     buckets = _buckets(group, now)
     ready = sum(1 for row in rows if row.state == State.READY)
     desired = len(group.placements) if group.wanted or deployment.attached else 0
-    card = group.card
+    card, gone = group.card, group.counts_of_the_gone
     return DeploymentStatus(
         name=deployment.name,
         artifact=deployment.artifact,
@@ -146,8 +147,10 @@ def deployment_status(group: Group, now: float) -> DeploymentStatus:
         requests_per_s=sum(row.requests_per_s for row in rows) + cache.traffic.rate(now),
         p50_ms=_ms(percentile(buckets, 0.5)),
         p99_ms=_ms(percentile(buckets, 0.99)),
-        requests=sum(row.requests for row in rows) + cache.hits,
-        failures=sum(row.failures for row in rows) + sum(group.lane.counts.values()),
+        requests=sum(row.requests for row in rows) + cache.hits + gone.total(),
+        failures=sum(row.failures for row in rows)
+        + sum(group.lane.counts.values())
+        + sum(gone[one] for one in FAILURES),
         limits={
             "max_num_seqs": deployment.max_num_seqs,
             "max_num_batched_tokens": deployment.max_num_batched_tokens,
@@ -162,6 +165,7 @@ def deployment_status(group: Group, now: float) -> DeploymentStatus:
             hits=cache.hits,
             misses=cache.misses,
         ),
+        retries=deployment.retries,
     )
 
 

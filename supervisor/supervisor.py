@@ -17,16 +17,14 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 import zmq
 
 from engine.errors import StokerError
-from supervisor.commands import Commands
+from supervisor.commands import Commands, Reread
 from supervisor.config.schema import Config
 from supervisor.control.events import (
-    AnyEvent,
-    BadFrames,
     EventLog,
     Reloaded,
     ReloadFailed,
@@ -35,7 +33,10 @@ from supervisor.control.events import (
     Warned,
 )
 from supervisor.control.messages import LogLine as ControlLine
+from supervisor.control.messages import readable
 from supervisor.control.server import ControlServer
+from supervisor.core.body_room import BodyRoom
+from supervisor.core.plurals import count
 from supervisor.directory import Directory
 from supervisor.document import Document
 from supervisor.fleet import Fleet, Surroundings
@@ -47,8 +48,8 @@ from supervisor.host.cpu import cpu_budget
 from supervisor.host.descriptors import for_clients, raise_limit
 from supervisor.host.devices import list_devices
 from supervisor.host.listening import display, listening
-from supervisor.host.logs import LogLine, LogThread, iso_utc
-from supervisor.host.memory import keep_freed_memory
+from supervisor.host.logs import LogLine, LogThread, RotatingLog
+from supervisor.host.memory import KEPT_BYTES, give_back_freed_memory, keep_freed_memory, most_body_bytes
 from supervisor.host.processes import STOP_S, adopt_orphans
 from supervisor.host.runtime import RuntimeDir
 from supervisor.host.systemd import notify, watchdog_interval
@@ -58,13 +59,16 @@ from supervisor.links.zeromq import EngineLink
 from supervisor.native.doors import IpcDoor
 from supervisor.native.server import NativeServer
 from supervisor.slots.making import Machine, check_environment
+from supervisor.telling import EVENTS_FILE, BadFrames, EventLines, EventRecords, Stream
 
 HEADROOM_S = 10.0
 """Between the end of the drain and the stop of the processes, in the promised worst case (spec 8)."""
-BAD_FRAMES_EACH_S = 5.0
-"""At most one event about bad frames of a socket in this time."""
 FOLDER_EACH_S = 2.0
 """Between two looks whether the sockets are still where engines and commands find them."""
+ROOM_EACH_S = 10.0
+"""Between two looks at the room for bodies."""
+PEAK_BYTES = 256 * 1024 * 1024
+"""After bodies held more than this together, memory is given back."""
 FLUSH_LOGS_S = 2.0
 LINGER_MS = 500
 """How long the last answers on the control socket may take to leave, in milliseconds."""
@@ -107,30 +111,37 @@ class Supervisor:
         self._started = time.monotonic()
         self._stop_asked = asyncio.Event()
         self._empty = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._reload_signals = 0
 
     async def serve(self) -> int:
         """From sockets to the last process; the exit code."""
         self._loop = asyncio.get_running_loop()
         self._document = Document(self._options.path, self._options.text)
         self.events = EventLog()
-        self.events.listen(_EventPrinter(sys.stderr))
-        self._bad_frames = _BadFrames(self.events)
+        self._bad_frames = BadFrames(self.events)
         async with contextlib.AsyncExitStack() as stack:
+            words = LogThread(lambda _: None)  # of its own: a terminal that stands still holds up no file
+            stack.callback(words.close, FLUSH_LOGS_S)
+            self.events.listen(EventLines(words.sink(Stream(sys.stderr.fileno()))))
             listener = stack.enter_context(listening(self._options.listen))
             context = stack.enter_context(_zmq_context())
             stack.callback(self._document.close)
             self._log_thread = LogThread(self._on_log_problem)
             stack.callback(self._log_thread.close, FLUSH_LOGS_S)
+            file = RotatingLog(self._runtime.logs / EVENTS_FILE, self._on_log_problem)
+            self.events.listen(EventRecords(self._log_thread.sink(file)))
             self._build(context, stack, display(listener))
             self._watch_signals()
             gc.freeze()  # what is here stays: no collection looks at it again, which would hold requests up for 11 ms
             self._announce(display(listener))
             self.fleet.apply(self._options.config)
-            await stack.enter_async_context(serving(self._gateway, listener, for_clients(), self._on_full))
+            http = serving(self._gateway, listener, for_clients(), self._room, self._on_full)
+            await stack.enter_async_context(http)
             notify("READY=1\nSTATUS=serving")
             self._feed_watchdog()
             self._watch_folder()
+            self._watch_room()
             await self._until_stopped()
         return 0
 
@@ -143,6 +154,7 @@ class Supervisor:
         report = list_devices()
         self._problems = report.problems
         api_key = _api_key(config.stoker.api_key_env)
+        self._room = BodyRoom(most_body_bytes())
         link = EngineLink(context, str(self._runtime.engines), partial(self._bad_frames.count, "engines"))
         stack.callback(link.close)
         http_link = HttpLink()
@@ -167,8 +179,8 @@ class Supervisor:
             listen=address,
             started=self._started,
             cpu_cores=cores,
-            config=str(options.path) if options.path is not None else None,
-            log_dir=str(self._runtime.logs),
+            config=readable(str(options.path)) if options.path is not None else None,
+            log_dir=readable(str(self._runtime.logs)),
         )
         inventory = InventoryMaker(self.fleet, identity, report.devices, self._state)
         commands = Commands(self.fleet, inventory.make, self)
@@ -195,6 +207,7 @@ class Supervisor:
             IpcDoor(self._runtime.clients),
             self.fleet.exchanges,
             self._directory,
+            self._room,
             partial(self._bad_frames.count, "clients"),
         )
         stack.callback(native.close)
@@ -211,13 +224,16 @@ class Supervisor:
 
     # --------------------------------------------------------------------------------------------- the document
 
-    async def reload(self) -> list[str]:
+    async def reload(self) -> Reread:
         """Read the config again and make it the desired state; a line for each deployment that changes.
 
         Raises StokerError with what is wrong; then everything is as it was.
         """
         try:
+            loaded_at = self._document.edits
             loaded = await self._document.read()
+            while self._document.edits != loaded_at:  # a scale came meanwhile: what was read is not the last word
+                loaded_at, loaded = self._document.edits, await self._document.read()
             if self._stop_asked.is_set():
                 raise StokerError("the supervisor is stopping")
             differences = self.fleet.apply(loaded.config)
@@ -225,15 +241,15 @@ class Supervisor:
             self.events.publish(ReloadFailed(problem=str(error)))
             raise
         self._directory.default = loaded.config.default_deployment
-        for warning in (*loaded.warnings, *self._fixed_settings(loaded.config)):
+        warnings = [*loaded.warnings, *self._fixed_settings(loaded.config)]
+        for warning in warnings:
             self.events.publish(Warned(message=warning))
         self.events.publish(Reloaded(differences=differences))
-        return differences
+        return Reread(differences, warnings)
 
-    async def save_placements(self, deployment: str) -> str | None:
+    def save_placements(self, deployment: str) -> asyncio.Future[str | None]:
         """See `commands.Keeper`."""
-        group = self.fleet.groups.get(deployment)
-        return None if group is None else await self._document.set_placements(deployment, group.lasting)
+        return self._document.set_placements(deployment, self.fleet.groups[deployment].lasting)
 
     def attend(self, caller: bytes, on_gone: Callable[[], None]) -> None:
         """See `commands.Keeper`."""
@@ -242,12 +258,11 @@ class Supervisor:
     def _save_soon(self, deployment: str) -> None:
         """Write a deployment's replicas back, and tell where that fails."""
 
-        async def save() -> None:
-            if (problem := await self.save_placements(deployment)) is not None:
+        def saved(done: asyncio.Future[str | None]) -> None:
+            if (problem := done.result()) is not None:
                 self.events.publish(Warned(message=f"{deployment}: in force, but not saved to the config: {problem}"))
 
-        self._tasks.add(task := self._loop.create_task(save()))
-        task.add_done_callback(self._tasks.discard)
+        self.save_placements(deployment).add_done_callback(saved)
 
     def _fixed_settings(self, config: Config) -> list[str]:
         """Settings that changed in the file and need a new start."""
@@ -259,17 +274,31 @@ class Supervisor:
         ]
 
     def _reload_by_signal(self) -> None:
-        task = self._loop.create_task(self.reload())
-        task.add_done_callback(lambda done: done.exception())
+        """However many come while one reload goes on, one more follows, which sees the file as it is then."""
+        self._reload_signals += 1
+        if self._reload_signals > 1:
+            return
+        self._tasks.add(task := self._loop.create_task(self.reload()))
+        task.add_done_callback(self._reloaded)
+
+    def _reloaded(self, task: asyncio.Task[Reread]) -> None:
+        """A refusal was told by an event; anything else is a mistake of ours, and is told, too."""
+        self._tasks.discard(task)
+        more, self._reload_signals = self._reload_signals > 1, 0
+        if more and not self._stop_asked.is_set():
+            self._reload_by_signal()
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, StokerError):
+            self.events.publish(ReloadFailed(problem=f"a mistake of the supervisor's own: {error!r}"))
+            self._loop.call_exception_handler({"message": "reload by a signal", "exception": error, "task": task})
 
     # --------------------------------------------------------------------------------------------- stopping
 
     def stop(self, why: str, now: bool = False) -> float:
         """Drain and leave; asked again, or `now`, cut the drain. The seconds it takes at the worst."""
-        worst = self._worst_case_s()
-        if self._stop_asked.is_set():
-            now = True
-        else:
+        now = now or self._stop_asked.is_set()
+        worst = HEADROOM_S + STOP_S if now else self._worst_case_s()
+        if not self._stop_asked.is_set():
             self.events.publish(SupervisorStopping(why=why, worst_case_s=worst))
             self._stop_asked.set()
             notify("STOPPING=1\nSTATUS=draining")
@@ -298,9 +327,30 @@ class Supervisor:
         remedy = f"stop it with 'kill {os.getpid()}', start it again, and set STOKER_RUNTIME_DIR to a folder that stays"
         self.events.publish(Warned(message=f"{lost[0]} was removed by somebody else: {what}; {remedy}"))
 
+    def _watch_room(self) -> None:
+        """Now and then: tell how many bodies found no room, and give memory back after a peak."""
+        self._loop.call_later(ROOM_EACH_S, self._watch_room)
+        room = self._room
+        refused, room.refused = room.refused, 0
+        if refused:
+            most = f"{room.most // 1024**2} MiB, a quarter of the memory that was available at the start"
+            message = (
+                f"{count(refused, 'request')} got 429: the bodies of others fill what all may take together ({most})"
+            )
+            self.events.publish(Warned(message=message))
+        if room.peak > PEAK_BYTES and room.held < KEPT_BYTES:
+            give_back_freed_memory()
+            room.peak = room.held
+
     async def _until_stopped(self) -> None:
+        """Until the last process is gone; longer than was promised only where it was asked for with a longer drain."""
         await self._stop_asked.wait()
-        await self._empty.wait()
+        try:
+            async with asyncio.timeout(self._worst_case_s()):
+                await self._empty.wait()
+        except TimeoutError:
+            left = ", ".join(f"{slot.name} ({slot.state})" for slot in self.fleet.slots()) or "a template"
+            self.events.publish(Warned(message=f"the time for stopping is over; left to the kernel: {left}"))
 
     def _watch_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -320,43 +370,15 @@ class Supervisor:
             ]
         )
 
-    def _on_full(self, count: int) -> None:
+    def _on_full(self, refused: int) -> None:
         most = f"{for_clients()} are open, half of the files that this process may open"
-        message = f"{count} HTTP connections were turned away with 503: {most} (`ulimit -n`, systemd: LimitNOFILE)"
+        what = f"{count(refused, 'HTTP connection')} got 503 and no more: {most}"
+        message = f"{what} (`ulimit -n`, systemd: LimitNOFILE)"
         self.events.publish(Warned(message=message))
 
     def _on_log_problem(self, message: str) -> None:
         """Called on the log thread, or on the loop: publish on the loop either way."""
         self._loop.call_soon_threadsafe(self.events.publish, Warned(message=message))
-
-
-class _EventPrinter:
-    """Events as lines for people and log collectors, on standard error."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def __call__(self, event: AnyEvent) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            print(f"{iso_utc(event.time)} {event.sentence()}", file=self._stream, flush=True)
-
-
-class _BadFrames:
-    """Counts dropped frames by socket, and tells of them at a bounded rate."""
-
-    def __init__(self, events: EventLog) -> None:
-        self.totals: dict[str, int] = {}
-        self._events = events
-        self._told: dict[str, tuple[float, int]] = {}
-
-    def count(self, where: str, why: str) -> None:
-        """One more."""
-        total = self.totals[where] = self.totals.get(where, 0) + 1
-        told_at, told_total = self._told.get(where, (0.0, 0))
-        now = time.monotonic()
-        if now - told_at >= BAD_FRAMES_EACH_S:
-            self._told[where] = (now, total)
-            self._events.publish(BadFrames(where=where, count=total - told_total, example=why[:300]))
 
 
 @contextlib.contextmanager

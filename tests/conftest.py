@@ -7,8 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.support import Running, files_in
+
+settings.register_profile("stoker", deadline=None)  # a machine under load is no failure
+settings.load_profile("stoker")
 
 Serve = Callable[..., Running]
 

@@ -1,4 +1,4 @@
-"""How the state of a replica or a deployment looks, on the command line and in the dashboard: a glyph and a mood.
+"""How states of replicas and deployments, and events, look on the command line and in the dashboard: a glyph, a mood.
 
 A mood is a meaning, never a colour: the command line has one for each in the terminal's own, the dashboard in its
 theme's. Light: every command imports this.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
+from supervisor.control import events
 from supervisor.control.messages import ReplicaStatus
 
 
@@ -58,3 +59,33 @@ def shown_state(replica: ReplicaStatus) -> str:
     if replica.state == "ready" and replica.ejected_s > 0:
         return "ejected"
     return "backoff" if replica.state == "ready" and replica.backoff_s > 0 else replica.state
+
+
+_EVENT_MOODS: dict[type[events.Event], Mood] = {
+    events.ReplicaFailed: Mood.BAD,
+    events.ReplicaExited: Mood.BAD,
+    events.ReloadFailed: Mood.BAD,
+    events.ReplicaEjected: Mood.OUT,
+    events.EjectionWithheld: Mood.WARN,
+    events.ReplicaBackoff: Mood.WARN,
+    events.RollStopped: Mood.WARN,
+    events.ThreadsRetired: Mood.WARN,
+    events.ThreadsUncertified: Mood.WARN,
+    events.Warned: Mood.WARN,
+    events.BadFrames: Mood.WARN,
+    events.SupervisorStopping: Mood.WARN,
+    events.SupervisorStarted: Mood.GOOD,
+    events.ReplicaReady: Mood.GOOD,
+    events.ReplicaReadmitted: Mood.GOOD,
+    events.ReplicaState: Mood.DIM,
+}
+TROUBLE = frozenset({Mood.BAD, Mood.OUT, Mood.WARN})
+"""What somebody should look at."""
+EVENT_GLYPHS = {Mood.BAD: "✗", Mood.OUT: "⊘", Mood.WARN: "▲", Mood.GOOD: "●"}
+
+
+def event_mood(event: events.AnyEvent) -> Mood:
+    """How serious an event is; of most that pass by, not at all."""
+    if isinstance(event, events.DrainEnded) and event.cut:
+        return Mood.WARN
+    return _EVENT_MOODS.get(type(event), Mood.BUSY)

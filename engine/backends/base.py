@@ -67,7 +67,7 @@ class Generation(ABC):
 
     tokens: int
     done: bool = False
-    error: Exception | None = None
+    error: BaseException | None = None
 
     @abstractmethod
     def take(self) -> bytes | None:

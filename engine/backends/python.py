@@ -24,7 +24,7 @@ import msgspec
 
 from engine.backends import answers, requests
 from engine.backends.base import Backend, Generation, Job, LoadError, RequestError, Row
-from engine.errors import StokerError
+from engine.errors import StokerError, words_of
 from engine.messages import Card, LaunchSpec, Route
 
 DEFAULT_SEQS = 32
@@ -203,7 +203,7 @@ def _import_class(artifact: str) -> Any:
             return getattr(importlib.import_module(module), name)
     except Exception as error:
         traceback.print_exc()
-        raise LoadError(f"{artifact} cannot be imported: {type(error).__name__}: {error}", final=True) from error
+        raise LoadError(f"{artifact} cannot be imported: {words_of(error)}", final=True) from error
 
 
 def _task_of(kind: Any, spec: LaunchSpec) -> str:
@@ -225,8 +225,10 @@ def _no_way_out() -> Iterator[None]:
     """The user's code may raise, and may not end the thread that calls it."""
     try:
         yield
-    except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-        raise UserCodeError(f"the class raised {type(error).__name__}: {error}") from error
+    except Exception:
+        raise
+    except BaseException as error:
+        raise UserCodeError(f"the class raised {words_of(error)}") from error
 
 
 def _plain(value: Any) -> Any:
@@ -277,15 +279,23 @@ class _ClassifyJob(Job):
         self._labels = labels
 
     def answer(self, outputs: Sequence[Any]) -> bytes:
-        plain = [_plain(output) for output in outputs]
+        plain = [self._classes(output) for output in outputs]
         labels = self._labels_of(plain[0])
         probs = [_numbers(self._in_order(output, labels), "a probability of each label") for output in plain]
         tokens = sum(row.tokens for row in self.rows)
         return answers.classify_answer(self._asked, probs, labels, tokens, self._served)
 
+    @staticmethod
+    def _classes(output: Any) -> Any:
+        """An output as a dict by label, or as a list."""
+        plain = _plain(output)
+        if not isinstance(plain, Mapping | list | tuple) or not plain:
+            raise UserCodeError(f"expected a probability of each label, at least one; found {plain!r:.100}")
+        return {str(label): value for label, value in plain.items()} if isinstance(plain, Mapping) else plain
+
     def _labels_of(self, output: Any) -> Sequence[str]:
         if isinstance(output, Mapping):
-            return [str(label) for label in output]
+            return list(output)
         return self._labels or [f"LABEL_{index}" for index in range(len(output))]
 
     @staticmethod
@@ -293,7 +303,7 @@ class _ClassifyJob(Job):
         if not isinstance(output, Mapping):
             return output
         if set(output) != set(labels):
-            raise UserCodeError(f"expected the labels {sorted(labels)} for every row, found {sorted(map(str, output))}")
+            raise UserCodeError(f"expected the labels {sorted(labels)} for every row, found {sorted(output)}")
         return [output[label] for label in labels]
 
 
@@ -315,9 +325,16 @@ class _RerankJob(Job):
 
 def _numbers(output: Any, expected: str) -> list[float]:
     values = _plain(output)
-    if not isinstance(values, list | tuple) or not all(isinstance(value, int | float) for value in values):
-        raise UserCodeError(f"expected {expected}; found {values!r:.100}")
-    return [float(value) for value in values]
+    if isinstance(values, list | tuple) and values:
+        if not _are_numbers(values):
+            values = [_plain(value) for value in values]  # numbers of an array, taken out of it one by one
+        if _are_numbers(values):
+            return [float(value) for value in values]
+    raise UserCodeError(f"expected {expected}; found {values!r:.100}")
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int | float) for value in values)
 
 
 # ------------------------------------------------------------------------------------------------ generated text
@@ -401,7 +418,7 @@ class _Speech(Generation):
         """The next piece. What the class raises ends this answer alone."""
         try:
             self._say(self._pieces.next())
-        except Exception as error:
+        except BaseException as error:
             self.error = error
             self.done = True
 
@@ -409,7 +426,7 @@ class _Speech(Generation):
         """It ended, or its caller left: the class's generator may clean up."""
         try:
             self._pieces.close()
-        except Exception:
+        except BaseException:
             traceback.print_exc()
 
     def take(self) -> bytes | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import tokenizers
@@ -27,7 +27,7 @@ class Tokeniser:
         tokenizer.no_padding()  # tokenizer.json may ask for both, in ways that are not the model's
         tokenizer.enable_truncation(max_length=limit)
         self._front, self._back = _special_tokens(tokenizer)
-        self._by_word = isinstance(tokenizer.pre_tokenizer, tokenizers.pre_tokenizers.BertPreTokenizer)
+        self._by_word = splits_words(tokenizer)
 
     def encode(self, inputs: Sequence[str | list[int]]) -> list[list[int]]:
         """Token ids of each input, at most `limit`."""
@@ -43,19 +43,12 @@ class Tokeniser:
         return ids
 
     def _of_long_text(self, text: str) -> list[int]:
-        """As much of a text as fills `limit` tokens: words are split each for itself, the rest cannot matter.
-
-        A text of 64 MiB would else hold up everyone for a minute, to have all but its first page thrown away.
-        """
-        size = 16 * self.limit
-        while size < len(text):
-            end = text.rfind(" ", 0, size)
-            ids: list[int] = self._tokenizer.encode(text[: max(end, 0)]).ids
+        ids: list[int] = []
+        for beginning in beginnings(text, self.limit):
+            ids = self._tokenizer.encode(beginning).ids
             if len(ids) == self.limit:
-                return ids
-            size *= 4
-        whole: list[int] = self._tokenizer.encode(text).ids
-        return whole
+                break
+        return ids
 
     def _of_ids(self, ids: list[int]) -> list[int]:
         """The ids between the model's special tokens, which they may carry already."""
@@ -64,6 +57,23 @@ class Tokeniser:
         if around and len(ids) >= around and ids[: len(front)] == front and ids[len(ids) - len(back) :] == back:
             ids = ids[len(front) : len(ids) - len(back)]
         return [*front, *ids[: self.limit - around], *back]
+
+
+def splits_words(tokenizer: tokenizers.Tokenizer) -> bool:
+    """Whether it splits each word for itself, so that the rest of a text cannot matter to its first tokens."""
+    return isinstance(tokenizer.pre_tokenizer, tokenizers.pre_tokenizers.BertPreTokenizer)
+
+
+def beginnings(text: str, limit: int) -> Iterator[str]:
+    """More and more of a text, whole words, and all of it at last: to stop at when there are `limit` tokens.
+
+    A text of 64 MiB would else hold up everyone for a minute, to have all but its first page thrown away.
+    """
+    size = 16 * limit
+    while size < len(text):
+        yield text[: max(text.rfind(" ", 0, size), 0)]
+        size *= 4
+    yield text
 
 
 def key_of(ids: Sequence[int]) -> bytes:

@@ -50,8 +50,11 @@ SHIFT_FORWARDS = 64
 """A range relearns when the median of so many served forwards leaves the pace it had by that share."""
 
 MOST_PATIENCE = 64
-"""Windows in a row that must be off before a range relearns, at most: 1, and twice as many each time that relearning
-found what was known already. It was the machine then, not the count, and exploring again costs and tells nothing."""
+"""Windows in a row that must be off before a range relearns, at most: 1, and twice as many after each relearning. A
+machine whose speed comes and goes is no reason to explore for ever: that costs, and tells nothing."""
+
+CALM_WINDOWS = 64
+"""Windows in a row that are not off, after which one is enough again."""
 
 PACE_FORWARDS = 16
 """Served forwards of one size that set the pace for it."""
@@ -187,11 +190,9 @@ class _Range:
         """Whether a count that was adopted has still to show that it is as fast as promised."""
         self.given_up: set[int] = set()
         """Counts that did not show it; not chosen again before the machine has changed."""
-        self.known: int | None = None
-        """What was learned before the range began again."""
         self.patience = 1
-        self.off = 0
-        """Windows in a row that were off; `patience` of them make it relearn."""
+        self.off = self.calm = 0
+        """Windows in a row that were off, of which `patience` make it relearn, and that were not."""
 
     def move(self, after: Stage) -> None:
         """Go to another stage. Raises ValueError for a move that is not in the table."""
@@ -201,18 +202,25 @@ class _Range:
         self.since = 0
 
     def explore(self) -> None:
-        """Begin again: what was known is remembered only to be compared with what comes out."""
+        """Begin again, with nothing known."""
         self.move(Stage.EXPLORING)
-        self.known, self.learned, self.gain, self.forwards, self.off = self.learned, None, 0.0, 0, 0
+        self.learned, self.gain, self.forwards = None, 0.0, 0
         self.pace, self.on_trial = Pace(), False
         for kept in (*self.ratios.values(), *self.seconds.values()):
             kept.clear()
 
-    def learn(self, count: int, gain: float) -> None:
-        """Exploration has ended."""
-        self.move(Stage.LEARNED)
-        self.learned, self.gain = count, gain
-        self.patience = min(2 * self.patience, MOST_PATIENCE) if count == self.known else 1
+    def is_off_for_long(self, off: bool) -> bool:
+        """One more window; whether so many in a row were off that it has to relearn."""
+        if not off:
+            self.off, self.calm = 0, self.calm + 1
+            if self.calm >= CALM_WINDOWS:
+                self.patience = 1
+            return False
+        self.off, self.calm = self.off + 1, 0
+        if self.off < self.patience:
+            return False
+        self.off, self.patience = 0, min(2 * self.patience, MOST_PATIENCE)
+        return True
 
     def table(self) -> ThreadRange:
         times = [CountTime(count, len(kept), statistics.median(kept)) for count, kept in self.seconds.items() if kept]
@@ -331,8 +339,7 @@ class Learner:
         if middle is None or each.stage not in (Stage.LEARNED, Stage.SERVING) or not self._candidates:
             return False
         if not each.on_trial:
-            each.off = each.off + 1 if abs(middle - 1.0) > SHIFT else 0
-            if each.off < each.patience:
+            if not each.is_off_for_long(abs(middle - 1.0) > SHIFT):
                 return False
             each.given_up.clear()
             return True
@@ -385,7 +392,8 @@ class Learner:
         medians = {count: statistics.median(each.ratios[count]) for count in allowed}
         best = min(medians, key=lambda count: medians[count], default=self.configured)
         gain = 1.0 - medians.get(best, 1.0)
-        each.learn(*((best, gain) if gain >= LEAST_GAIN else (self.configured, 0.0)))
+        each.learned, each.gain = (best, gain) if gain >= LEAST_GAIN else (self.configured, 0.0)
+        each.move(Stage.LEARNED)
         self._begin_transition(each)
         assert each.learned is not None
         return [ThreadNews(kind="learned", label=each.label, count=each.learned, gain=each.gain)]

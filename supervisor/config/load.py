@@ -6,21 +6,22 @@ instead of stopping at the first, and fills in what the file leaves out.
 
 from __future__ import annotations
 
-import difflib
 import math
+import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import msgspec.inspect as mi
 
+from supervisor import names
 from supervisor.config import schema
 from supervisor.config.nodes import MAX_BYTES, SWITCHES, Node, compose, described, is_null, plain_value
-from supervisor.config.problems import ConfigError, Problem, quoted, refuse
+from supervisor.config.problems import ConfigError, Problem, quoted, refuse, refuse_file
 from supervisor.config.schema import (
     Config,
     Deployment,
@@ -33,8 +34,11 @@ from supervisor.config.schema import (
 MAX_WHOLE = 2**53
 """Whole numbers stay within what a float and msgpack hold exactly."""
 
-LONGEST_GUESS = 40
-"""Longer unknown keys get no "did you mean"; guessing takes time quadratic in the length."""
+SUFFIXES = (".yaml", ".yml")
+"""Of files that are named where another one was meant."""
+
+SMALLEST = "global: {model_catalog: {deployments: {primary: {artifact: owner/name}}}}"
+"""A whole document."""
 
 DEPLOYMENTS = ("global", "model_catalog", "deployments")
 """Where the deployments stand in the document."""
@@ -54,6 +58,11 @@ class LoadedConfig:
     warnings: list[str]
     text: str
     source: str
+    lines: Mapping[Steps, int] = field(default_factory=dict)
+
+    def place(self, *path: str | int) -> str:
+        """Where a key stands, or what holds it where the document leaves it out: `FILE:LINE: dotted.path`."""
+        return f"{self.source}:{_line(self.lines, path)}: {_dotted(path)}"
 
 
 def load_config(path: Path) -> LoadedConfig:
@@ -67,7 +76,7 @@ def parse_config(text: str, source: str) -> LoadedConfig:
     config = reader.config(compose(text, source))
     if reader.problems:
         raise ConfigError(sorted(dict.fromkeys(reader.problems), key=lambda problem: problem.line))
-    return LoadedConfig(config, reader.warnings(), text, source)
+    return LoadedConfig(config, reader.warnings(), text, source, reader.lines)
 
 
 def read_text(path: Path) -> str:
@@ -75,16 +84,43 @@ def read_text(path: Path) -> str:
     source = str(path)
     try:
         status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            refuse_file(source, "this is a folder", f"expected a YAML file{_one_of(_configs_in(path))}")
         if not stat.S_ISREG(status.st_mode):
-            refuse(source, 1, "something that is not a file", "a YAML file")
+            refuse_file(source, "this is not a regular file", "expected a YAML file")
         if status.st_size > MAX_BYTES:
-            refuse(source, 1, f"{status.st_size} bytes", f"{MAX_BYTES} bytes at most")
+            refuse_file(source, f"{status.st_size} bytes", f"expected a YAML file of {MAX_BYTES} bytes at most")
         return path.read_bytes().decode("utf-8")
+    except FileNotFoundError:
+        refuse_file(source, "there is no such file", _another_file(path))
     except OSError as error:
-        refuse(source, 1, f"no way to read it ({error.strerror or error})", "a readable YAML file")
+        reason = error.strerror or str(error)
+        refuse_file(source, f"it cannot be read ({reason})", f"expected a file that user {os.geteuid()} may read")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         refuse(source, line, f"the byte 0x{error.object[error.start]:02x}", "UTF-8 text")
+
+
+def _another_file(path: Path) -> str:
+    """What to do about a config that is not there."""
+    beside = _configs_in(path.parent)
+    by_stem = {each.stem: each for each in beside}
+    near = names.nearest(path.stem, by_stem)
+    if near is not None:
+        return f"did you mean {by_stem[near]}?"
+    return f"expected a YAML file{_one_of(beside)}"
+
+
+def _configs_in(folder: Path) -> list[Path]:
+    """Files of a folder that may be configs; none where it cannot be read."""
+    try:
+        return sorted(each for each in folder.iterdir() if each.suffix in SUFFIXES and not each.name.startswith("."))
+    except OSError:
+        return []
+
+
+def _one_of(files: list[Path]) -> str:
+    return f", such as {files[0]}" if files else ""
 
 
 class _Invalid:
@@ -102,9 +138,9 @@ class _Reader:
 
     def __init__(self, source: str) -> None:
         self.problems: list[Problem] = []
+        self.lines: dict[Steps, int] = {(): 1}
         self._source = source
         self._ignored: list[Steps] = []
-        self._lines: dict[Steps, int] = {(): 1}
         self._refused: set[Steps] = set()
         self._rest: dict[Steps, Pairs] = {}
 
@@ -120,7 +156,7 @@ class _Reader:
         catalog = document.global_.model_catalog
         hidden = any(DEPLOYMENTS[:length] in self._refused for length in range(len(DEPLOYMENTS)))
         if not catalog.deployments and not hidden:
-            self._refuse(DEPLOYMENTS, "no deployment", "at least one")
+            self._refuse(DEPLOYMENTS, "no deployment", f"at least one, as in {SMALLEST}")
         deployments = {name: self._deployment(name, section) for name, section in catalog.deployments.items()}
         default = self._default(catalog.system.decision_model.deployment, deployments)
         return Config(deployments=deployments, default_deployment=default, stoker=document.stoker)
@@ -138,7 +174,9 @@ class _Reader:
             return next(iter(deployments)) if len(deployments) == 1 else None
         if named not in deployments and (*DEPLOYMENTS, named) not in self._refused:
             where = ("global", "model_catalog", "system", "decision_model", "deployment")
-            self._refuse(where, quoted(named), f"a deployment of this file: {_choice(named, deployments)}")
+            known = sorted(deployments)
+            allowed = f"a deployment of this file: {', '.join(known)}"
+            self._refuse(where, quoted(named), allowed, names.nearest(named, known))
         return named
 
     def _deployment(self, name: str, section: DeploymentSection) -> Deployment:
@@ -263,7 +301,7 @@ class _Reader:
 
     def _items(self, node: Node, path: Steps) -> Iterator[tuple[Steps, Node]]:
         for index, child in enumerate(node.children):
-            self._lines[(*path, index)] = child.line
+            self.lines[(*path, index)] = child.line
             yield (*path, index), child
 
     def _members(self, pairs: Pairs, kind: mi.StructType, path: Steps, neighbours: frozenset[str]) -> Any:
@@ -279,7 +317,8 @@ class _Reader:
             elif getattr(kind.cls, "open_ended", False):
                 self._rest.setdefault(path, {})[key] = pairs[key]
             else:
-                self._refuse((*path, key), "an unknown key", _choice(key, fields.keys() | neighbours))
+                known = sorted(fields.keys() | neighbours)
+                self._refuse((*path, key), "an unknown key", ", ".join(known), names.nearest(key, known))
         values = {key: value for key, value in values.items() if value is not INVALID}
         missing = [each for each in kind.fields if each.required and each.name not in values]
         for each in missing:
@@ -300,7 +339,7 @@ class _Reader:
                 self._note((*path, key), key_node.line, found, "each key once")
             elif key is not None:
                 own[key] = (key_node, value)
-                self._lines.setdefault((*path, key), key_node.line)
+                self.lines.setdefault((*path, key), key_node.line)
         for source in merged:
             if source.real.kind != "mapping":
                 found = f"{described(source.real)} to merge"
@@ -318,20 +357,25 @@ class _Reader:
 
     # ---- problems
 
-    def _refuse(self, path: Steps, found: str, allowed: str) -> _Invalid:
+    def _refuse(self, path: Steps, found: str, allowed: str, near: str | None = None) -> _Invalid:
         """Note the first problem of a path; its line is that of the path or of what holds it."""
         if path not in self._refused:
             self._refused.add(path)
-            self._note(path, self._line(path), found, allowed)
+            self._note(path, self._line(path), found, allowed, near)
         return INVALID
 
-    def _note(self, path: Steps, line: int, found: str, allowed: str) -> None:
-        self.problems.append(Problem(self._source, line, _dotted(path), found, allowed))
+    def _note(self, path: Steps, line: int, found: str, allowed: str, near: str | None = None) -> None:
+        self.problems.append(Problem(self._source, line, _dotted(path), found, allowed, near))
 
     def _line(self, path: Steps) -> int:
-        while path not in self._lines:
-            path = path[:-1]
-        return self._lines[path]
+        return _line(self.lines, path)
+
+
+def _line(lines: Mapping[Steps, int], path: Steps) -> int:
+    """The line of a path, or of what holds it."""
+    while path and path not in lines:
+        path = path[:-1]
+    return lines.get(path, 1)
 
 
 def _is_sane(value: object) -> bool:
@@ -348,13 +392,6 @@ def _sorted(data: Any) -> Any:
     return [_sorted(item) for item in data] if isinstance(data, list | tuple) else data
 
 
-def _choice(word: str, known: Iterable[str]) -> str:
-    """All that is allowed, and what was meant where that can be guessed."""
-    names = sorted(known)
-    near = difflib.get_close_matches(word, names, n=1) if len(word) <= LONGEST_GUESS else []
-    return ", ".join(names) + (f"; did you mean {near[0]}?" if near else "")
-
-
 def _dotted(path: Steps) -> str:
     text = ""
     for key in path:
@@ -362,4 +399,4 @@ def _dotted(path: Steps) -> str:
             text += f"[{key}]"
         else:
             text += ("." if text else "") + (key if re.fullmatch(r"[\w.<-]+", key) else quoted(key))
-    return text or "(file)"
+    return text

@@ -81,9 +81,15 @@ def compose(text: str, source: str) -> Node | None:
         mark: Any = error.problem_mark or error.context_mark
         if text[mark.index + shift : mark.index + shift + 1] == "\t":
             refuse(source, mark.line + 1, "a tab", "spaces, to indent")
-        found = ", ".join(filter(None, (error.context, error.problem)))
-        refuse(source, mark.line + 1, f"no valid YAML ({found})", "valid YAML")
+        refuse(source, mark.line + 1, f"no valid YAML ({_said(error)})", "a YAML document")
     return builder.root
+
+
+def _said(error: yaml.MarkedYAMLError) -> str:
+    """What the parser says, and where the part began that it was in."""
+    context: Any = error.context_mark
+    began = f" that began on line {context.line + 1}" if error.context and context is not None else ""
+    return ", ".join(filter(None, (error.problem, f"{error.context}{began}" if error.context else "")))
 
 
 class _Builder:

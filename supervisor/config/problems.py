@@ -8,16 +8,24 @@ from engine.errors import StokerError
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong with a file."""
+    """One thing that is wrong with a file.
+
+    line: 0 where none of it was read. path: empty where the file as a whole is meant. near: what was probably meant.
+    """
 
     file: str
     line: int
     path: str
     found: str
     allowed: str
+    near: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.path}: found {self.found}; allowed {self.allowed}"
+        if self.line == 0:
+            return f"{self.file}: {self.found}; {self.allowed}"
+        where = f"{self.file}:{self.line}: " + (f"{self.path}: " if self.path else "")
+        guess = f" (did you mean {self.near}?)" if self.near else ""
+        return f"{where}found {self.found}{guess}; allowed {self.allowed}"
 
 
 class ConfigError(StokerError):
@@ -30,7 +38,12 @@ class ConfigError(StokerError):
 
 def refuse(source: str, line: int, found: str, allowed: str) -> NoReturn:
     """Stop at a text that is no document at all. Raises ConfigError."""
-    raise ConfigError([Problem(source, line, "(file)", found, allowed)])
+    raise ConfigError([Problem(source, line, "", found, allowed)])
+
+
+def refuse_file(source: str, found: str, advice: str) -> NoReturn:
+    """Stop at a file of which nothing was read. Raises ConfigError."""
+    raise ConfigError([Problem(source, 0, "", found, advice)])
 
 
 def quoted(text: str) -> str:

@@ -286,11 +286,11 @@ class CpuSettings(Section, frozen=True, kw_only=True):
 class StubOptions(Section, frozen=True, kw_only=True):
     """Further engine arguments of `engine: stub`, the stand-in for demos and tests (spec 10)."""
 
-    latency_ms: Annotated[Duration, _about("Time that one forward takes.")] = 0.0
+    latency_ms: Annotated[Duration, _about("Time that one forward takes, in milliseconds.")] = 0.0
     tokens: Annotated[NotNegative, _about("Tokens of a generated answer.")] = 16
-    token_ms: Annotated[Duration, _about("Time between two tokens.")] = 10.0
+    token_ms: Annotated[Duration, _about("Time between two tokens, in milliseconds.")] = 10.0
     dim: Annotated[Positive, _about("Dimensions of an embedding.")] = 8
-    load_ms: Annotated[Duration, _about("Time that loading takes.")] = 0.0
+    load_ms: Annotated[Duration, _about("Time that loading takes, in milliseconds.")] = 0.0
     faults: Annotated[Faults, _about("What every replica does wrong on purpose from its start.")] = Faults()
 
 
@@ -305,9 +305,14 @@ class CommandOptions(Section, frozen=True, kw_only=True):
         str | None, _about("Environment variable that hands the port in, besides `{port}`.", VARIABLE)
     ] = None
     health_path: Annotated[
-        str, _about("Answers 200 once the server can serve; without a `/health` it is `/v1/models`.", URL_PATH)
+        str,
+        _about(
+            "Page that answers 200 once it can serve; of a server without a `/health`, `/v1/models` will do.", URL_PATH
+        ),
     ] = "/health"
-    metrics_path: Annotated[str, _about("Prometheus page that the drain reads.", URL_PATH)] = "/metrics"
+    metrics_path: Annotated[
+        str, _about("Prometheus page, by which a drain sees that the server is idle.", URL_PATH)
+    ] = "/metrics"
     model: Annotated[
         str | None, _about("The name by which the server knows the model; unset: the artifact.", MODEL)
     ] = None
@@ -400,29 +405,34 @@ def default_engine(artifact: str | None) -> EngineName:
 class DeploymentCommon(Section, frozen=True, kw_only=True):
     """What a deployment says in the file and to the other rooms in the same words."""
 
-    provider: Annotated[Literal["model_runtime"], _about("The only value there is.")] = "model_runtime"
+    provider: Annotated[Literal["model_runtime"], _about("The only value there is: leave it out.")] = "model_runtime"
     artifact: Annotated[str | None, _about("The model; every managed replica needs one.", ARTIFACT)] = None
-    revision: Annotated[str | None, _about("Commit of a hub artifact.", REVISION)] = None
-    timeout_ms: Annotated[Positive, _about("Limit of one exchange.")] = 30_000
+    revision: Annotated[str | None, _about("Commit of an artifact from the hub; unset: its newest.", REVISION)] = None
+    timeout_ms: Annotated[
+        Positive, _about("Longest that a request may take, a stream to its last token; then its caller gets 504.")
+    ] = 30_000
     max_num_seqs: Annotated[
-        Positive | None, _about("Rows of one forward, at most; unset: each replica calibrates its own.")
+        Positive | None,
+        _about("Texts, or generations, computed together, at most; unset: each replica finds its own at its start."),
     ] = None
     max_num_batched_tokens: Annotated[
-        Positive | None, _about("Tokens of one forward, at most; unset: each replica calibrates its own.")
+        Positive | None, _about("Tokens computed together, at most; unset: each replica finds its own at its start.")
     ] = None
     outlier_detection: Annotated[OutlierDetection, _about("Ejection of a replica that keeps timing out.")] = (
         OutlierDetection()
     )
-    drain_timeout_s: Annotated[DrainSeconds, _about("A drain's ceiling; what still runs then is cut.")] = 30.0
+    drain_timeout_s: Annotated[
+        DrainSeconds, _about("Longest that a replica that leaves waits for its requests; what still runs then is cut.")
+    ] = 30.0
     retries: Annotated[
         NotNegative,
-        _about("Other replicas tried where one died before the first byte of its answer; 0 = off."),
+        _about("Further replicas tried where one died before the first byte of its answer; 0 = off."),
     ] = 1
-    restart_hung_ms: Annotated[NotNegative, _about("A forward older than this restarts its replica; 0 = never.")] = (
+    restart_hung_ms: Annotated[NotNegative, _about("A replica whose forward runs longer is restarted; 0 = never.")] = (
         300_000
     )
     result_cache_entries: Annotated[
-        NotNegative, _about("Answers, and rows in each engine, kept to be given again; 0 = off.")
+        NotNegative, _about("Answers kept, to be given again without computing (not of `generate`); 0 = off.")
     ] = 4096
     cpu: Annotated[CpuSettings, _about("CPU threads of managed replicas.")] = CpuSettings()
 
@@ -434,13 +444,15 @@ class DeploymentSection(DeploymentCommon, frozen=True, kw_only=True):
 
     replicas: Annotated[
         tuple[Placement, ...] | None,
-        _about("1 to 64 placements; `{}` is a replica on `auto`, a device may be repeated."),
+        _about("Where each replica runs, one entry each; `{}` is one on `auto`, a device may be repeated."),
     ] = None
-    device: Annotated[str | None, _about("Device of a single replica; not together with `replicas`.", DEVICE)] = None
+    device: Annotated[
+        str | None, _about("Device of a single replica, instead of `replicas`; `stoker devices` lists them.", DEVICE)
+    ] = None
     endpoint: Annotated[
-        str | None, _about("Endpoint of a single attached replica; not together with `replicas`.", ENDPOINT)
+        str | None, _about("A running server as the single replica, instead of `replicas`.", ENDPOINT)
     ] = None
-    model: Annotated[str | None, _about("Model name at that `endpoint`.", MODEL)] = None
+    model: Annotated[str | None, _about("The name by which that server knows the model.", MODEL)] = None
     engine_args: Annotated[EngineSection, _about("Engine and its arguments, the same for all replicas.")] = (
         EngineSection()
     )
@@ -536,10 +548,15 @@ class StokerSettings(Section, frozen=True, kw_only=True):
         str | None, _about("Environment variable that holds the API key; unset: none is asked for.", VARIABLE)
     ] = None
     name: Annotated[str, _about("Name of this supervisor; two on one machine need two names.", NAME)] = "default"
-    log_dir: Annotated[str | None, _about("Folder of the engines' logs; unset: beside the runtime folder.", LINE)] = (
-        None
-    )
-    admin_scale: Annotated[bool, _about("Switch `/v1/admin/scale` on.")] = False
+    log_dir: Annotated[
+        str | None,
+        _about(
+            "Folder of the logs, one within it for each name; unset: `$XDG_STATE_HOME/stoker`, else "
+            "`~/.local/state/stoker`.",
+            LINE,
+        ),
+    ] = None
+    admin_scale: Annotated[bool, _about("Let HTTP clients scale deployments (`/v1/admin/scale`).")] = False
 
 
 class Document(Section, frozen=True, kw_only=True, rename={"global_": "global"}):

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 
 from engine.errors import StokerError
+from supervisor import names
 from supervisor.config.load import DEPLOYMENTS, parse_config
 from supervisor.config.nodes import Node, compose, plain_value
 from supervisor.config.problems import ConfigError
@@ -95,8 +96,7 @@ def new_document(deployment: str, artifact: str, placements: Sequence[Placement]
 
 def _known(config: Config, deployment: str) -> Deployment:
     if deployment not in config.deployments:
-        names = ", ".join(config.deployments)
-        raise CannotEdit(f"there is no deployment {deployment}; there is {names}")
+        raise CannotEdit(names.no_such("deployment", deployment, list(config.deployments)))
     return config.deployments[deployment]
 
 

@@ -11,14 +11,12 @@ import zmq.asyncio
 from engine.errors import ProtocolError
 from supervisor.control.client import ANSWER_S, NoAnswer, check_listening, unless_refused
 from supervisor.control.messages import (
-    CONTROL_PROTOCOL,
     Answer,
     AnyCommand,
-    Call,
     FromSupervisor,
     Reply,
     decode_from_supervisor,
-    encode,
+    encode_call,
 )
 
 
@@ -43,7 +41,7 @@ class AsyncControlClient:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
         try:
-            await self._socket.send(encode(Call(CONTROL_PROTOCOL, number, command)))
+            await self._socket.send(encode_call(number, command))
             return unless_refused(await asyncio.wait_for(answer, timeout_s))
         except TimeoutError:
             check_listening(self._path)

@@ -16,16 +16,14 @@ import zmq
 
 from engine.errors import StokerError
 from supervisor.control.messages import (
-    CONTROL_PROTOCOL,
     Answer,
     AnyCommand,
-    Call,
     CommandRefused,
     FromSupervisor,
     Refused,
     Reply,
     decode_from_supervisor,
-    encode,
+    encode_call,
 )
 
 ANSWER_S = 10.0
@@ -67,7 +65,7 @@ class ControlClient:
     def ask(self, command: AnyCommand, timeout_s: float = ANSWER_S) -> Answer:
         """The answer to one command. Raises CommandRefused, NotRunning, NoAnswer."""
         number = next(self._ids)
-        self._socket.send(encode(Call(CONTROL_PROTOCOL, number, command)))
+        self._socket.send(encode_call(number, command))
         deadline = time.monotonic() + timeout_s
         while True:
             message = self._receive(deadline)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from supervisor.core.plurals import count
+
 HISTORY = 4096
 """Events that are kept for those who come later."""
 
@@ -121,8 +123,7 @@ class ReplicaEjected(ReplicaEvent, frozen=True, kw_only=True, tag="replica_eject
     by: str = "timeouts"
 
     def sentence(self) -> str:
-        plural = "" if self.timeouts == 1 else "s"
-        why = "by hand" if self.by == "hand" else f"after {self.timeouts} timeout{plural} in a row"
+        why = "by hand" if self.by == "hand" else f"after {count(self.timeouts, 'timeout')} in a row"
         return f"{self.replica}#{self.incarnation} ejected for {self.seconds:g} s {why}"
 
 
@@ -139,7 +140,7 @@ class EjectionWithheld(ReplicaEvent, frozen=True, kw_only=True, tag="replica_eje
 
     def sentence(self) -> str:
         why = self.reason.replace("_", " ")
-        return f"{self.replica}#{self.incarnation} not ejected after {self.timeouts} timeouts: {why}"
+        return f"{self.replica}#{self.incarnation} not ejected after {count(self.timeouts, 'timeout')}: {why}"
 
 
 class ThreadsLearned(ReplicaEvent, frozen=True, kw_only=True, tag="threads_learned"):
@@ -151,7 +152,7 @@ class ThreadsLearned(ReplicaEvent, frozen=True, kw_only=True, tag="threads_learn
 
     def sentence(self) -> str:
         saves = f", {self.gain:.0%} faster than the configured count" if self.gain > 0 else ""
-        return f"{self.replica}#{self.incarnation} learned {self.count} threads for {self.range} tokens{saves}"
+        return f"{self.replica}#{self.incarnation} learned {count(self.count, 'thread')} for {self.range} tokens{saves}"
 
 
 class ThreadsAdopted(ReplicaEvent, frozen=True, kw_only=True, tag="threads_adopted"):
@@ -160,7 +161,8 @@ class ThreadsAdopted(ReplicaEvent, frozen=True, kw_only=True, tag="threads_adopt
     gain: float
 
     def sentence(self) -> str:
-        return f"{self.replica}#{self.incarnation} serves {self.range} tokens with {self.count} threads from now on"
+        threads = count(self.count, "thread")
+        return f"{self.replica}#{self.incarnation} serves {self.range} tokens with {threads} from now on"
 
 
 class ThreadsRelearning(ReplicaEvent, frozen=True, kw_only=True, tag="threads_relearning"):
@@ -181,7 +183,7 @@ class ThreadsRetired(ReplicaEvent, frozen=True, kw_only=True, tag="threads_retir
     def sentence(self) -> str:
         return (
             f"{self.replica}#{self.incarnation} learns no thread counts any more: "
-            f"{self.shape} have other bits with {self.count} threads"
+            f"{self.shape} have other bits with {count(self.count, 'thread')}"
         )
 
 
@@ -213,7 +215,8 @@ class DrainEnded(ReplicaEvent, frozen=True, kw_only=True, tag="drain_ended"):
     cut: int
 
     def sentence(self) -> str:
-        how = f"{self.cut} exchanges were cut" if self.cut else "nothing was cut"
+        were = "was" if self.cut == 1 else "were"
+        how = f"{count(self.cut, 'exchange')} {were} cut" if self.cut else "nothing was cut"
         return f"{self.replica}#{self.incarnation} drained in {self.seconds:.3f} s, {how}"
 
 
@@ -273,7 +276,7 @@ class BadFrames(Event, frozen=True, kw_only=True, tag="bad_frames"):
     example: str
 
     def sentence(self) -> str:
-        return f"dropped {self.count} bad frames on {self.where}, for example: {self.example}"
+        return f"dropped {count(self.count, 'bad frame')} on {self.where}, for example: {self.example}"
 
 
 AnyEvent = (

@@ -19,6 +19,7 @@ from supervisor.control.events import AnyEvent
 
 CONTROL_PROTOCOL = 1
 MAX_CALL_BYTES = 1024 * 1024
+"""Limit of one command."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="command"):
@@ -252,6 +253,8 @@ class DeploymentStatus(msgspec.Struct, frozen=True, kw_only=True):
     warnings: list[str]
     replicas: list[ReplicaStatus]
     result_cache: ResultCacheStatus | None = None
+    retries: int = 1
+    """Further replicas that are tried where one dies before the first byte of its answer."""
 
 
 class SupervisorStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -407,7 +410,7 @@ class EventNotice(msgspec.Struct, frozen=True, array_like=True, tag="event"):
 
 
 class LogNotice(msgspec.Struct, frozen=True, array_like=True, tag="log"):
-    """Lines of one moment, and how many were left out since the last notice because they came too fast."""
+    """Lines of one moment, and how many were left out after them because they came too fast or were not read."""
 
     lines: list[LogLine]
     skipped: int
@@ -434,7 +437,37 @@ _encoder = msgspec.msgpack.Encoder()
 _call = msgspec.msgpack.Decoder(Call)
 _from_supervisor = msgspec.msgpack.Decoder(FromSupervisor)
 
-encode = _encoder.encode
+
+def encode(message: Call | FromSupervisor) -> bytes:
+    """A message as a frame."""
+    try:
+        return _encoder.encode(message)
+    except UnicodeEncodeError:  # a path, or an argument, that is no UTF-8
+        return _encoder.encode(_readable(msgspec.to_builtins(message, builtin_types=(bytes,))))
+
+
+def readable(text: str) -> str:
+    """Text that may be sent: what Python made of bytes that are no UTF-8 is written as `\\udcff`."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _readable(value: object) -> object:
+    if isinstance(value, str):
+        return readable(value)
+    if isinstance(value, list | tuple):
+        return [_readable(item) for item in value]
+    if isinstance(value, dict):
+        return {_readable(key): _readable(item) for key, item in value.items()}
+    return value
+
+
+def encode_call(number: int, command: AnyCommand) -> bytes:
+    """A client's call as a frame. Raises CommandRefused where it is longer than the socket takes: libzmq would end the
+    connection without a word."""
+    frame = encode(Call(CONTROL_PROTOCOL, number, command))
+    if len(frame) > MAX_CALL_BYTES:
+        raise CommandRefused(f"a command of {len(frame)} bytes; {MAX_CALL_BYTES} are the most", "invalid")
+    return frame
 
 
 def decode_call(frame: bytes) -> Call:

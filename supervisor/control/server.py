@@ -150,14 +150,32 @@ class ControlServer:
             answer = self._answer(client, call.command)
         except StokerError as error:
             answer = _refused(error)
+        except Exception as error:
+            answer = self._failed(call.command, error)
         if isinstance(answer, asyncio.Future):
-            answer.add_done_callback(lambda done: self._reply(client, call.id, _outcome(done)))
+            answer.add_done_callback(lambda done: self._reply(client, call.id, self._outcome(call.command, done)))
         else:
             self._reply(client, call.id, answer)
 
     def _reply(self, client: bytes, number: int, answer: Answer) -> None:
         if not self._router.closed:
             self._send(client, encode(Reply(number, answer)))
+
+    def _outcome(self, command: AnyCommand, done: asyncio.Future[Answer]) -> Answer:
+        if done.cancelled():
+            return Refused(message="the supervisor is stopping", code="stopping")
+        error = done.exception()
+        if error is None:
+            return done.result()
+        return _refused(error) if isinstance(error, StokerError) else self._failed(command, error)
+
+    def _failed(self, command: AnyCommand, error: BaseException) -> Refused:
+        """A mistake of ours is logged, and told: a caller without an answer takes the supervisor to be frozen."""
+        name = type(command).__name__
+        self._loop.call_exception_handler(
+            {"message": f"the command {name} failed by a mistake of ours", "exception": error}
+        )
+        return Refused(message=f"{name}: a mistake of the supervisor's own; its log says more", code="internal")
 
     def _answer(self, client: bytes, command: AnyCommand) -> Answer | asyncio.Future[Answer]:
         match command:
@@ -190,14 +208,18 @@ class ControlServer:
         for client, subscriber in list(self._subscribers.items()):
             if subscriber.lines or subscriber.skipped:
                 frame = encode(LogNotice(subscriber.lines, subscriber.skipped))
-                subscriber.lines, subscriber.skipped = [], 0
-                self._notify(client, subscriber, frame, 0)
+                sent = self._notify(client, subscriber, frame, 0)
+                subscriber.skipped = 0 if sent else subscriber.skipped + len(subscriber.lines)
+                subscriber.lines = []
 
-    def _notify(self, client: bytes, subscriber: _Subscriber, frame: bytes, counts: int) -> None:
+    def _notify(self, client: bytes, subscriber: _Subscriber, frame: bytes, counts: int) -> bool:
+        """Whether the notice went out; where it did not, `counts` events are missed."""
         if subscriber.missed and self._send(client, encode(Missed(subscriber.missed))):
             subscriber.missed = 0
         if subscriber.missed or not self._send(client, frame):
             subscriber.missed += counts
+            return False
+        return True
 
     def _send(self, client: bytes, frame: bytes) -> bool:
         """Without waiting. A client that is gone is forgotten; one that does not read misses this frame."""
@@ -205,17 +227,6 @@ class ControlServer:
         if sent is Sent.GONE:
             self._subscribers.pop(client, None)
         return sent is Sent.OK
-
-
-def _outcome(done: asyncio.Future[Answer]) -> Answer:
-    if done.cancelled():
-        return Refused(message="the supervisor is stopping", code="stopping")
-    error = done.exception()
-    if error is None:
-        return done.result()
-    if isinstance(error, StokerError):
-        return _refused(error)
-    raise error
 
 
 def _refused(error: StokerError) -> Refused:

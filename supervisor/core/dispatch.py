@@ -188,6 +188,18 @@ class Pool:
             return picked
         return Refusal.OVERLOADED if ready else Refusal.UNAVAILABLE
 
+    def why_unavailable(self, now: float) -> str:
+        """What stands in the way of members that are in rotation, in words; empty where none is."""
+        waits = [
+            member.standing.backoff_until - now
+            for member in self.members
+            if member.in_rotation and member.standing.backoff_until > now
+        ]
+        if not waits:
+            return ""
+        who = "1 replica backs off" if len(waits) == 1 else f"{len(waits)} replicas back off"
+        return f"{who} after an error; the next request is taken in {max(0.1, min(waits)):.1f} s"
+
     def assign(self, member: Member, body_bytes: int) -> Assignment:
         """Give a request of that length to a member: it holds one slot and its bytes there."""
         cost = max(1, body_bytes)

@@ -6,11 +6,15 @@ Pure: the devices that exist are passed in. Device names are `cpu`, `mps`, `cuda
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from engine.errors import StokerError
 
 MOST_REPLICAS = 64
 GPU_PLATFORMS = ("cuda", "rocm")
+
+Place = TypeVar("Place")
+"""A device's name, or a replica's placement with it."""
 
 
 class PlacementError(StokerError):
@@ -23,7 +27,7 @@ def check_count(count: int) -> None:
         raise PlacementError(f"a deployment has 1 to {MOST_REPLICAS} replicas, not {count}")
 
 
-def resize(existing: Sequence[str], count: int) -> list[str]:
+def resize(existing: Sequence[Place], count: int) -> list[Place]:
     """The list in its order, cut or repeated in turn: `existing[i % len]`."""
     check_count(count)
     return [existing[index % len(existing)] for index in range(count)]
@@ -73,6 +77,10 @@ def _by_ids(count: int, device_ids: Sequence[int], kind: str | None) -> list[str
 
 def _first_gpus(kind: str, count: int, available: Sequence[str]) -> list[str]:
     gpus = [device for device in available if _kind(device) == kind]
+    if not gpus:
+        raise PlacementError(
+            f"there is no {kind} device on this machine, see `stoker devices`; --platform cpu computes without one"
+        )
     if len(gpus) < count:
         raise PlacementError(
             f"-dp {count} needs {count} {kind} devices of its own, found {len(gpus)}; "

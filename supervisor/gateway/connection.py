@@ -8,6 +8,7 @@ Callbacks, not tasks: a request costs no task, future or timer here, and an answ
 - A client that does not take what it is sent is `behind`; whoever streams to it is to stop then.
 - A client that was told 429 rests for a moment: its next request is looked at a little later, however soon it comes.
   Refusing costs about half of answering, so clients that ask again at once would take the time of those served.
+- A client that leaves while nothing is read of it is found by the server's sweep.
 - Clients that send or take nothing for too long are found by the server's sweep, which looks at every connection now
   and then: one timer for all of them.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import http
+import select
 from typing import TYPE_CHECKING, Protocol, cast
 
 from supervisor.exchanges import Failure
@@ -38,6 +40,9 @@ STALL_S = 30
 """How long a body, or a client's reading, may stand still."""
 LINGER_S = 3
 """How long what a client still sends is read and dropped after its last answer, so that it gets to see that answer."""
+
+LEFT = getattr(select, "POLLRDHUP", 0)
+"""The event of a client that closed its side (Linux); that the connection is over is told everywhere."""
 
 TURNED_AWAY = (
     b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
@@ -97,7 +102,7 @@ class Connection(asyncio.Protocol):
         self.caller: Caller | None = None
         self._server = server
         self._app = app
-        self._reader = Reader(app.judge)
+        self._reader = Reader(app.judge, server.room)
         self._request: Request | None = None
         self._begun = False
         self._advancing = False
@@ -114,6 +119,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._server.opened(self)
+        self._since = self._server.now
 
     def data_received(self, data: bytes) -> None:
         if self._ending:
@@ -140,6 +146,8 @@ class Connection(asyncio.Protocol):
         self._server.closed(self)
         self._ending = True
         self._reader.close()
+        if self._request is not None:
+            self._reader.release(self._request)
         caller, self.caller = self.caller, None
         if caller is not None:
             caller.leave()
@@ -227,7 +235,10 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def sweep(self, now: float) -> None:
-        """Is it waiting for a client that does nothing? Called now and then."""
+        """Is it waiting for a client that does nothing, or is there no more? Called now and then."""
+        if self._pausing_reads and self._has_left():
+            self.abort()
+            return
         still = now - self._since
         left = self._transport.get_write_buffer_size()
         if self._paused or (self._ending and left):
@@ -241,6 +252,12 @@ class Connection(asyncio.Protocol):
                 self.abort()
         elif self._request is None:
             self._sweep_reading(still)
+
+    def _has_left(self) -> bool:
+        """Whether the client closed: asked of the kernel where nothing is read, since then nothing else tells."""
+        looking = select.poll()
+        looking.register(self._transport.get_extra_info("socket").fileno(), LEFT)
+        return bool(looking.poll(0))
 
     def _sweep_reading(self, still: float) -> None:
         reader = self._reader
@@ -292,6 +309,8 @@ class Connection(asyncio.Protocol):
     def _finished(self, request: Request) -> None:
         self._request = self.caller = None
         self._begun = False
+        if request.held:
+            self._reader.release(request)
         if not request.keep_alive or self._server.stopping:
             self._end()
             return

@@ -10,7 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from supervisor.core.lifecycle import State
-from supervisor.fleet import Fleet, Group
+from supervisor.fleet import Fleet
+from supervisor.group import Group
 from supervisor.slots.base import Slot
 
 REPLICA = ("deployment", "replica")

@@ -8,6 +8,8 @@ coding, bare line feeds, folded headers. What is decided here is what of a reque
 - Of the headers only those that somebody reads (`KEPT`); of a trailer nothing.
 - A request that is refused by its head is handed over at once, with the reason in `refusal`. Its body is read on and
   dropped, so that a client that sends first and listens afterwards still gets the answer, and the connection lives.
+- A large body holds its part of the room that all bodies share (`core.body_room`), until its request is let go. One
+  that finds none is refused: by its head where that tells its length, else amid the body.
 - After bytes that are no HTTP nothing more is read (`broken`): the last request handed over is the one to refuse.
 
 Holds no socket and no clock.
@@ -21,6 +23,9 @@ from collections.abc import Callable
 import httptools
 
 from engine.messages import MAX_BODY_BYTES
+from supervisor.core.body_room import SMALL_BYTES as SMALL_BODY_BYTES
+from supervisor.core.body_room import BodyRoom
+from supervisor.exchanges import Failure
 from supervisor.gateway import errors
 from supervisor.gateway.errors import HttpError
 
@@ -28,7 +33,7 @@ MAX_HEAD_BYTES = 64 * 1024
 """Limit of request line and headers together, and of what may come in a body beside its bytes (a chunk's extension, the
 trailer); 431 beyond it. What was read in one piece with the end of something else does not count."""
 
-SMALL_BYTES = 4 * 1024
+SMALL_PIECE_BYTES = 4 * 1024
 COLLECT_BYTES = 256 * 1024
 """Pieces of a body smaller than the first are collected up to the second, so that a body in single bytes takes no more
 than itself. Larger ones are joined once: growing one buffer with them costs ten times as much."""
@@ -55,10 +60,10 @@ class Request:
     """One request, read whole, or as far as it was refused. Names of headers are lower case.
 
     version: `1.1`, or what the client speaks instead. refusal: why it is not served. path, route: what the target
-    means, filled in by whoever judges the head.
+    means, filled in by whoever judges the head. held: what its body holds of the room for bodies.
     """
 
-    __slots__ = ("body", "headers", "keep_alive", "method", "path", "refusal", "route", "target", "version")
+    __slots__ = ("body", "headers", "held", "keep_alive", "method", "path", "refusal", "route", "target", "version")
 
     def __init__(self) -> None:
         self.method = b""
@@ -70,12 +75,16 @@ class Request:
         self.refusal: HttpError | None = None
         self.path = ""
         self.route = 0
+        self.held = 0
 
 
 class Reader:
-    """Reads one connection. judge: says of a head why its request is not served, None where it is."""
+    """Reads one connection. judge: says of a head why its request is not served, None where it is.
 
-    def __init__(self, judge: Callable[[Request], HttpError | None]) -> None:
+    room: where large bodies find room. Whoever takes a request from `ready` lets it go by `release`.
+    """
+
+    def __init__(self, judge: Callable[[Request], HttpError | None], room: BodyRoom) -> None:
         self.ready: collections.deque[Request] = collections.deque()
         self.broken = False
         self.in_message = False
@@ -84,6 +93,7 @@ class Reader:
         self.continue_due = False
         """Its client waits for a word before it sends the body."""
         self._judge = judge
+        self._room = room
         self._parser = httptools.HttpRequestParser(self)
         self._request = Request()
         self._head_bytes = 0
@@ -117,7 +127,18 @@ class Reader:
         """No more bytes come; lets go of the parser, which points back here."""
         self.broken = True
         self._parser = None
+        for request in self.ready:
+            self.release(request)
         self.ready.clear()
+        if self.in_message:
+            self.release(self._request)
+            self._forget_body()
+
+    def release(self, request: Request) -> None:
+        """Its body is needed no longer."""
+        if request.held:
+            self._room.give_back(request.held)
+            request.held = 0
 
     # ------------------------------------------------------------------------------------- called by the parser
 
@@ -167,16 +188,14 @@ class Reader:
             return
         self._size += len(data)
         pieces = self._pieces
-        if len(data) >= SMALL_BYTES or not pieces:
+        if len(data) >= SMALL_PIECE_BYTES or not pieces:
             pieces.append(data)
         elif isinstance(last := pieces[-1], bytearray) and len(last) < COLLECT_BYTES:
             last += data
         else:
             pieces.append(bytearray(data))
-        if self._size > MAX_BODY_BYTES:
-            self._request.refusal = HttpError(
-                errors.TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes, which are the most"
-            )
+        if self._size > SMALL_BODY_BYTES and (why := self._why_not_more(self._request)) is not None:
+            self._request.refusal = why
             self._hand_over_refused(self._request)
 
     def on_message_complete(self) -> None:
@@ -214,7 +233,22 @@ class Reader:
             length = int(digits.lstrip(b"0") or b"0")  # of zeros the parser lets more through than `int` takes
             if length > MAX_BODY_BYTES:
                 return HttpError(errors.TOO_LARGE, f"a body of {length} bytes; {MAX_BODY_BYTES} are the most")
+            if length > SMALL_BODY_BYTES:
+                return self._judge(request) or (None if self._room.fits(length) else self._no_room())
         return self._judge(request)
+
+    def _why_not_more(self, request: Request) -> HttpError | None:
+        """Why the body that came so far is too much, for itself or beside those of others."""
+        if self._size > MAX_BODY_BYTES:
+            return HttpError(errors.TOO_LARGE, f"a body of more than {MAX_BODY_BYTES} bytes, which are the most")
+        held = self._room.hold(request.held, self._size)
+        if held is None:
+            return self._no_room()
+        request.held = held
+        return None
+
+    def _no_room(self) -> HttpError:
+        return HttpError(errors.OF_FAILURE[Failure.OVERLOADED], self._room.why_none())
 
     def _parse(self, data: bytes | memoryview) -> None:
         while not self.broken:
@@ -248,6 +282,7 @@ class Reader:
         if b"expect" in request.headers:
             request.keep_alive = False
         self._dropping = True
+        self.release(request)
         self._forget_body()
         self.ready.append(request)
 
@@ -258,6 +293,8 @@ class Reader:
     def _break(self, why: HttpError) -> None:
         """Nothing more is read; what was begun is refused, unless it was already."""
         self.broken = True
+        if self.in_message:
+            self.release(self._request)
         self._forget_body()
         if not self._dropping:
             request = self._request if self.in_message else Request()

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable
 
+from supervisor.core.body_room import BodyRoom
 from supervisor.gateway.connection import Application, Connection
 from supervisor.host.listening import BACKLOG
 
@@ -18,6 +19,8 @@ REST_S = 0.05
 """How long a client rests that was told 429, at the most."""
 TELL_EACH_S = 10.0
 """Between two words about connections that were turned away, at least."""
+LAST_REQUESTS_S = 0.2
+"""At the end, how long idle connections are still read: whoever is just sending gets an answer, not a cut."""
 LAST_ANSWERS_S = 5.0
 """How long clients have to take their last answers when the server ends."""
 
@@ -26,13 +29,14 @@ class HttpServer:
     """Serves an application. `now`: monotonic seconds, as coarse as the sweep.
 
     most: connections that may be open together; those beyond it get 503 and are closed. on_full: told now and then how
-    many that were.
+    many that were. room: where large bodies of all of them find room.
     """
 
-    def __init__(self, app: Application, most: int, on_full: Callable[[int], None]) -> None:
+    def __init__(self, app: Application, most: int, room: BodyRoom, on_full: Callable[[int], None]) -> None:
         self.now = time.monotonic()
         self.stopping = False
         self._app = app
+        self.room = room
         self._most = most
         self._on_full = on_full
         self._turned_away = 0
@@ -51,9 +55,20 @@ class HttpServer:
             return await self._loop.create_unix_server(self._connection, sock=listener, backlog=BACKLOG)
         return await self._loop.create_server(self._connection, sock=listener, backlog=BACKLOG)
 
+    async def take_last(self, listener: socket.socket) -> None:
+        """Take in who connected and was not taken in yet: when its socket closes, the kernel resets those."""
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # there is none (any more)
+                return
+            connection.setblocking(False)
+            await self._loop.connect_accepted_socket(self._connection, connection)
+
     async def close(self) -> None:
-        """Close what is idle, let answers that are due leave, and cut what takes too long."""
+        """Answer what is on its way in, close what is idle, let answers that are due leave, cut what takes too long."""
         self.stopping = True
+        await self._until_all_closed(LAST_REQUESTS_S)
         for connection in list(self._connections):
             connection.stop()
         await self._until_all_closed(LAST_ANSWERS_S)
@@ -79,8 +94,9 @@ class HttpServer:
             connection.turn_away()
             return
         self._connections.add(connection)
-        if self._sweeper is None:
-            self._sweep()
+        if self._sweeper is None:  # nobody was there, so nobody looked at the clock
+            self.now = time.monotonic()
+            self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
 
     def closed(self, connection: Connection) -> None:
         """One less."""
@@ -128,13 +144,16 @@ class HttpServer:
 
 @contextlib.asynccontextmanager
 async def serving(
-    app: Application, listener: socket.socket, most: int, on_full: Callable[[int], None]
+    app: Application, listener: socket.socket, most: int, room: BodyRoom, on_full: Callable[[int], None]
 ) -> AsyncIterator[None]:
     """HTTP on that socket; at the end, open connections have a moment to take their last answers."""
-    server = HttpServer(app, most, on_full)
+    server = HttpServer(app, most, room, on_full)
     listening = await server.listen(listener)
-    try:
-        yield
-    finally:
-        listening.close()
-        await server.close()
+    with listener.dup() as last:
+        try:
+            yield
+        finally:
+            listening.close()
+            await server.take_last(last)
+            last.close()
+            await server.close()

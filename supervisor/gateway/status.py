@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from engine.messages import MAX_BODY_BYTES
+from supervisor import names
 from supervisor.control.messages import CommandRefused, Inventory
 from supervisor.fleet import Fleet
 from supervisor.gateway import errors
@@ -89,20 +90,22 @@ class StatusPages:
         return Page(200, b'{"status":"ok"}')
 
     def _ready(self) -> Page:
-        missing = [name for name, group in self._fleet.groups.items() if not group.can_answer()]
         if self._fleet.stopping:
             return Page(503, b'{"status":"stopping"}')
-        if missing or not self._fleet.groups:
+        served = self._fleet.served
+        missing = [name for name, group in served.items() if not group.can_answer()]
+        if missing or not served:
             return Page(503, _encode({"status": "not ready", "waiting_for": missing}))
         return Page(200, b'{"status":"ready"}')
 
     def _models(self) -> Page:
-        rows = [self._model_row(name) for name in self._fleet.groups]
+        rows = [self._model_row(name) for name in self._fleet.served]
         return Page(200, _encode({"object": "list", "data": rows}))
 
     def _model(self, name: str) -> Page:
-        if name not in self._fleet.groups:
-            return _error(errors.MODEL_NOT_FOUND, f"the model {name[:200]!r} does not exist")
+        served = self._fleet.served
+        if name not in served:
+            return _error(errors.MODEL_NOT_FOUND, names.no_such("model", name[:200], list(served)))
         return Page(200, _encode(self._model_row(name)))
 
     def _model_row(self, name: str) -> dict[str, object]:
@@ -144,7 +147,7 @@ class StatusPages:
                 "current_replicas": len(group.slots),
                 "ready_replicas": group.ready,
             }
-            for name, group in self._fleet.groups.items()
+            for name, group in self._fleet.served.items()
         }
         return Page(200, _encode({"deployments": rows}))
 

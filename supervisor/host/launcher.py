@@ -68,7 +68,7 @@ class SpawnLauncher:
         launch = framed_launch(spec)
         reader, lifeline = os.pipe()
         try:
-            os.write(lifeline, launch)
+            os.write(lifeline, launch)  # the pipe is empty and takes it whole
             child = spawn([sys.executable, "-P", "-m", "engine.process"], reader, lifeline, env, observer)
         finally:
             os.close(reader)

@@ -278,8 +278,7 @@ class RotatingLog:
         outage, self._outage = self._outage, None
         if outage:
             self._on_problem(
-                f"{self.path} is written again after {now - outage.since:.0f} s; "
-                f"{outage.lost_lines} lines are missing in it"
+                f"{self.path} is written again after {now - outage.since:.0f} s; {_missing(outage.lost_lines)} in it"
             )
 
 
@@ -310,7 +309,7 @@ class LogThread:
             self._leave_out(data)
             return
         if self._lost_lines:
-            self._on_problem(f"log files have caught up; {self._lost_lines} lines are missing in them")
+            self._on_problem(f"log files have caught up; {_missing(self._lost_lines)} in them")
             self._lost_lines = 0
         self._queued += len(data)
         self._jobs.put(lambda: self._write(log, data, now))
@@ -361,6 +360,10 @@ def log_file(folder: Path, replica: str) -> Path:
 def iso_utc(time: float) -> str:
     """`2026-11-29T12:00:00.123Z` for seconds since the epoch."""
     return datetime.fromtimestamp(time, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def _missing(lines: int) -> str:
+    return f"{lines} {'line is' if lines == 1 else 'lines are'} missing"
 
 
 def _prefix(time: float, replica: str, incarnation: int) -> str:

@@ -2,7 +2,8 @@
 
 A `Child` is told three things by its owner (`terminate`, `kill`, and that its output is wanted) and tells three
 things back through `Observer`: bytes of output, the exit of the leader, and that nobody of its group is left. The
-leader's exit comes from a pidfd, so neither a poll nor a pipe that a grandchild holds open delays it.
+leader's exit is the kernel's word (`engine.exits`), so neither a poll nor a pipe that a grandchild holds open delays
+it.
 
 Signals go to a group only while its leader is not reaped (the number cannot be reused then); stragglers that outlive
 their leader are signalled one by one through pidfds.
@@ -21,6 +22,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from engine.exits import exit_descriptor
+
 READ_BYTES = 64 * 1024
 """Most output taken from one child in one turn of the loop, so that a flood cannot hold up the others."""
 
@@ -33,6 +36,9 @@ STOP_S = 30.0
 
 STRAGGLER_CHECK_S = 0.05
 """How often a group whose leader is gone is looked at. Its members are not our children, so nothing tells."""
+
+LOOKS_AT_AN_ORPHAN = 5
+"""Looks, a second apart, at which it was dead before it is taken in."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,13 +82,13 @@ class Child:
         self._output = output
         self._lifeline = lifeline
         self._loop = asyncio.get_running_loop()
-        self._pidfd = os.pidfd_open(pid)
+        self._exit = exit_descriptor(pid)  # first of what may fail: nothing is to be taken back then
         self._kill_timer: asyncio.TimerHandle | None = None
         self._straggler_timer: asyncio.TimerHandle | None = None
         os.set_blocking(output, False)
         self._gather_timer: asyncio.TimerHandle | None = None
         self._loop.add_reader(output, self._on_readable)
-        self._loop.add_reader(self._pidfd, self._reap)
+        self._loop.add_reader(self._exit, self._reap)
 
     @property
     def alive(self) -> bool:
@@ -90,8 +96,12 @@ class Child:
         return self.ending is None
 
     def terminate(self, grace_s: float = STOP_S) -> None:
-        """SIGTERM to the group now, SIGKILL after `grace_s` seconds to what is left of it."""
+        """SIGTERM to the group now, SIGKILL after `grace_s` seconds to what is left of it.
+
+        What is stopped (by a debugger, a terminal) is woken, since it would hear nothing before.
+        """
         self._signal_group(signal.SIGTERM)
+        self._signal_group(signal.SIGCONT)
         if self._kill_timer is None:
             self._kill_timer = self._loop.call_later(grace_s, self.kill)
 
@@ -131,8 +141,8 @@ class Child:
         return len(data)
 
     def _reap(self) -> None:
-        self._loop.remove_reader(self._pidfd)
-        os.close(self._pidfd)
+        self._loop.remove_reader(self._exit)
+        os.close(self._exit)
         _, status = os.waitpid(self.pid, 0)
         if os.WIFSIGNALED(status):
             self.ending = Exit(None, os.WTERMSIG(status))
@@ -174,19 +184,25 @@ def spawn(command: Sequence[str], stdin: int, lifeline: int, env: Mapping[str, s
 
     lifeline: our end of that, held open for as long as the process lives. Raises OSError where it cannot be started.
     """
-    output, writer = os.pipe()
-    try:
-        process = subprocess.Popen(
-            command, stdin=stdin, stdout=writer, stderr=writer, env=dict(env), process_group=0, close_fds=True
-        )
-    except BaseException:
-        os.close(lifeline)
-        os.close(output)
-        raise
-    finally:
-        os.close(writer)
+    with contextlib.ExitStack() as kept:
+        kept.callback(os.close, lifeline)
+        output, writer = os.pipe()
+        kept.callback(os.close, output)
+        try:
+            process = subprocess.Popen(
+                command, stdin=stdin, stdout=writer, stderr=writer, env=dict(env), process_group=0, close_fds=True
+            )
+        finally:
+            os.close(writer)
+        try:
+            child = Child(process.pid, output, lifeline, observer)
+        except OSError:
+            process.kill()
+            process.wait()
+            raise
+        kept.pop_all()
     process.returncode = 0  # reaped by Child through its pidfd; Popen must never wait for it
-    return Child(process.pid, output, lifeline, observer)
+    return child
 
 
 def adopt_orphans() -> None:
@@ -197,6 +213,35 @@ def adopt_orphans() -> None:
 
     pr_set_child_subreaper = 36
     ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
+
+
+class Orphans:
+    """Processes that came to us because their own parent ended, and belong to no group that is watched.
+
+    The dead ones among them must be taken in, or they pile up as zombies. A `Child` takes its process in at once, and
+    may learn of it a little after the fork: what nobody has taken in after some looks is nobody's.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+
+    def take_in(self) -> None:
+        """To be called once a second."""
+        self._seen = {pid: self._seen.get(pid, 0) + 1 for pid in children() if _is_zombie(pid)}
+        for pid, looks in self._seen.items():
+            if looks >= LOOKS_AT_AN_ORPHAN:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+
+def children() -> list[int]:
+    """The pids of our children (Linux: from /proc; elsewhere none are found)."""
+    found = []
+    with contextlib.suppress(OSError):
+        for thread in os.scandir("/proc/self/task"):
+            with open(f"{thread.path}/children") as listed:
+                found += [int(pid) for pid in listed.read().split()]
+    return found
 
 
 def group_is_empty(group: int) -> bool:
@@ -229,6 +274,14 @@ def _group_of(pid: int) -> int | None:
             return int(stat.read().rpartition(b")")[2].split()[2])
     except (OSError, IndexError, ValueError):
         return None
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] == b"Z"
+    except (OSError, IndexError):
+        return False
 
 
 def _signal_one(pid: int, group: int, number: signal.Signals) -> None:

@@ -7,6 +7,8 @@ forked (it says so itself, or the platform has no fork that serves) replicas are
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import itertools
 import os
 import socket
@@ -16,7 +18,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from engine.errors import ProtocolError
+from engine.errors import ProtocolError, StokerError
 from engine.messages import (
     PROTOCOL,
     Forked,
@@ -26,11 +28,16 @@ from engine.messages import (
     decode_from_template,
     encode,
 )
+from supervisor.host import descriptors
 from supervisor.host.launcher import Promise, SpawnLauncher, Starting, encode_launch, template_environment
 from supervisor.host.processes import Child, Exit, spawn
 
 MOST_MESSAGE_BYTES = 4096
 STOP_TEMPLATE_S = 2.0
+FORK_S = 30.0
+"""A fork takes milliseconds; a template that was asked for one this long ago is stuck (stopped, starved), and goes."""
+LOADING = "the shared weights are being loaded"
+"""What a replica waits for until its template can be forked."""
 IDLE_S = 600.0
 """A template that nothing was forked from for this long may go where memory is short."""
 
@@ -54,6 +61,8 @@ class TemplateLauncher:
         self.on_empty: Callable[[], None] = lambda: None
 
     def start(self, spec: LaunchSpec, env: Mapping[str, str], observer: Starting) -> Promise:
+        if not descriptors.are_left():
+            raise StokerError(descriptors.TOO_FEW)
         key = template_key(spec)
         if key in self._unforkable or not can_fork(spec):
             return self._spawner.start(spec, env, observer)
@@ -62,10 +71,12 @@ class TemplateLauncher:
             template = self._templates[key] = Template(self, key, spec, template_environment(env))
         return template.fork(spec, env, observer)
 
-    def shed_idle(self, now: float, memory_is_short: bool) -> None:
-        """Where memory is short, let templates go that nothing was forked from for a while."""
+    def tick(self, now: float, memory_is_short: bool) -> None:
+        """Once a second: end templates that are stuck; where memory is short, let idle ones go."""
         for template in self._templates.values():
-            if memory_is_short and template.is_idle(now):
+            if template.is_stuck(now):
+                template.kill(f"no fork in {FORK_S:.0f} s")
+            elif memory_is_short and template.is_idle(now):
                 self._on_event(template.artifact, "is dropped: memory is short and nothing was forked for a while")
                 template.stop()
 
@@ -88,7 +99,10 @@ class TemplateLauncher:
         self._on_event(template.artifact, f"cannot be forked ({why}); its replicas are spawned")
         template.stop()
         for promise in promises:
-            self._spawner.start(promise.spec, promise.env, promise.observer)
+            try:
+                self._spawner.start(promise.spec, promise.env, promise.observer)
+            except (OSError, StokerError) as error:
+                promise.observer.on_start_failed(f"could not be started: {error}", None)
 
     def on_loaded(self, template: Template, seconds: float) -> None:
         """A template is ready."""
@@ -107,6 +121,16 @@ class TemplateLauncher:
             self.on_empty()
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Asked:
+    """A fork that a template was asked for: our ends of its pipes, and when that was."""
+
+    promise: ForkPromise
+    output: int
+    lifeline: int
+    at: float
+
+
 class Template:
     """One template process. Implements `processes.Observer` for it."""
 
@@ -121,7 +145,8 @@ class Template:
         self._last_fork = time.monotonic()
         self._numbers = itertools.count(1)
         self._waiting: list[ForkPromise] = []
-        self._asked: dict[int, tuple[ForkPromise, int, int]] = {}
+        self._asked: dict[int, _Asked] = {}
+        self._why_killed = ""
         self._last_words = b""
         self._loop = asyncio.get_running_loop()
         theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -137,11 +162,11 @@ class Template:
     def fork(self, spec: LaunchSpec, env: Mapping[str, str], observer: Starting) -> Promise:
         """A replica of this template, as soon as it has loaded."""
         promise = ForkPromise(self, spec, dict(env), observer)
+        self._waiting.append(promise)
         if self._ready:
-            self._ask(promise)
+            self._ask_all()
         else:
-            self._waiting.append(promise)
-            observer.on_waiting("the template loads")
+            observer.on_waiting(LOADING)
         return promise
 
     @property
@@ -152,6 +177,16 @@ class Template:
     def is_idle(self, now: float) -> bool:
         """Whether nothing was asked of it for a while."""
         return self._ready and not self._stopping and not self._asked and now - self._last_fork > IDLE_S
+
+    def is_stuck(self, now: float) -> bool:
+        """Whether it owes a fork for far too long."""
+        return any(now - asked.at > FORK_S for asked in self._asked.values())
+
+    def kill(self, why: str) -> None:
+        """End it at once; who waits for it is told why, and the next start makes a new one."""
+        self._why_killed = why
+        self._stopping = True
+        self._child.kill()
 
     def stop(self) -> None:
         """Nobody needs it any more."""
@@ -174,15 +209,19 @@ class Template:
 
     def on_exit(self, ending: Exit) -> None:
         self.is_over = True
+        while self._hear():  # a replica that it told of as its last word is ours
+            pass
         self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
         self._socket.close()
         lines = self._last_words.decode(errors="backslashreplace").strip().splitlines()
         said = f": {lines[-1]}" if lines else ""
-        reason = f"the template ended with {ending.describe()}{said}"
-        for _, output, lifeline in self._asked.values():
-            os.close(output)
-            os.close(lifeline)
-        failed = [*self._waiting, *(promise for promise, _, _ in self._asked.values())]
+        how = f"was killed: {self._why_killed}" if self._why_killed else f"ended with {ending.describe()}"
+        reason = f"the template {how}{said}"
+        for asked in self._asked.values():
+            os.close(asked.output)
+            os.close(asked.lifeline)
+        failed = [*self._waiting, *(asked.promise for asked in self._asked.values())]
         self._waiting.clear()
         self._asked.clear()
         for promise in failed:
@@ -194,59 +233,76 @@ class Template:
 
     # ------------------------------------------------------------------------------------- inside
 
-    def _hear(self) -> None:
+    def _hear(self) -> bool:
+        """Take one message in. False where there is none."""
         try:
             data = self._socket.recv(MOST_MESSAGE_BYTES)
         except BlockingIOError:
-            return
+            return False
         except OSError:
             data = b""
         if not data:
-            return
+            self._loop.remove_reader(self._socket.fileno())
+            return False
         try:
             message = decode_from_template(data)
         except ProtocolError:
             self.stop()
-            return
+            return False
         match message:
-            case TemplateReady():
+            case TemplateReady() if not self.is_over:
                 self._on_ready(message)
             case Forked():
                 self._on_forked(message)
+        return True
 
     def _on_ready(self, message: TemplateReady) -> None:
-        waiting, self._waiting = self._waiting, []
         if message.protocol != PROTOCOL or message.obstacle is not None:
             why = message.obstacle or f"it speaks protocol {message.protocol}, expected {PROTOCOL}"
+            waiting, self._waiting = self._waiting, []
             self._launcher.spawn_instead(self, waiting, why)
             return
         self._ready = True
         self._launcher.on_loaded(self, message.seconds)
-        for promise in waiting:
-            self._ask(promise)
+        self._ask_all()
+
+    def _ask_all(self) -> None:
+        """Ask for those who wait, as far as its socket takes requests now; the rest when it takes more."""
+        while self._waiting:
+            promise = self._waiting.pop(0)
+            try:
+                self._ask(promise)
+            except BlockingIOError:
+                self._waiting.insert(0, promise)
+                self._loop.add_writer(self._socket.fileno(), self._ask_all)
+                return
+            except OSError as error:
+                promise.observer.on_start_failed(f"the template could not be asked: {error}", None)
+        self._loop.remove_writer(self._socket.fileno())
 
     def _ask(self, promise: ForkPromise) -> None:
-        """Hand the request over, with the ends of two pipes: the replica's output, and its lifeline."""
-        self._last_fork = time.monotonic()
+        """Hand the request over, with the ends of two pipes: the replica's output, and its lifeline. Raises OSError."""
+        self._last_fork = now = time.monotonic()
         number = next(self._numbers)
-        output, their_output = os.pipe()
-        their_lifeline, lifeline = os.pipe()
         request = encode(ForkRequest(number, promise.spec, promise.env))
-        try:
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            output, their_output = _pipe(ours, theirs)
+            their_lifeline, lifeline = _pipe(theirs, ours)
             socket.send_fds(self._socket, [request], [their_output, their_lifeline])
-        except OSError as error:
-            os.close(output)
-            os.close(lifeline)
-            promise.observer.on_start_failed(f"the template takes no request: {error}", None)
-            return
-        finally:
-            os.close(their_output)
-            os.close(their_lifeline)
-        self._asked[number] = (promise, output, lifeline)
+            ours.pop_all()
+        self._asked[number] = _Asked(promise, output, lifeline, now)
 
     def _on_forked(self, message: Forked) -> None:
-        promise, output, lifeline = self._asked.pop(message.number)
-        promise.observer.on_started(Child(message.pid, output, lifeline, promise.observer), "fork")
+        asked = self._asked.pop(message.number)
+        observer = asked.promise.observer
+        try:
+            child = Child(message.pid, asked.output, asked.lifeline, observer)
+        except OSError as error:
+            os.close(asked.output)
+            os.close(asked.lifeline)  # its end tells the replica to end
+            observer.on_start_failed(f"could not be watched: {error}", None)
+            return
+        observer.on_started(child, "fork")
 
 
 class ForkPromise:
@@ -261,6 +317,14 @@ class ForkPromise:
     def cancel(self) -> bool:
         """See Promise: possible until the template was asked."""
         return self._template.withdraw(self)
+
+
+def _pipe(reading: contextlib.ExitStack, writing: contextlib.ExitStack) -> tuple[int, int]:
+    """A pipe whose ends are closed with these stacks. Raises OSError."""
+    reader, writer = os.pipe()
+    reading.callback(os.close, reader)
+    writing.callback(os.close, writer)
+    return reader, writer
 
 
 def template_key(spec: LaunchSpec) -> str:

@@ -36,7 +36,7 @@ HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 """Uncompressed is asked for, so that bytes pass through; what comes compressed all the same is unpacked."""
 CLOSE = {"Connection": "close"}
 
-FAULTS = (aiohttp.ClientError, HttpProcessingError, OSError, TimeoutError)
+FAULTS = (aiohttp.ClientError, HttpProcessingError, OSError, TimeoutError, UnicodeError)
 """What aiohttp raises where the other side, or the way to it, is at fault."""
 _CUT = (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError)
 
@@ -206,7 +206,7 @@ def _words(error: BaseException, answered: bool) -> str:
     match error:
         case TimeoutError():
             return f"no connection within {CONNECT_S:g} s"
-        case aiohttp.ClientConnectorDNSError():
+        case aiohttp.ClientConnectorDNSError() | UnicodeError():  # the latter for a label of over 63 characters
             return "its name has no address"
         case aiohttp.ClientConnectorCertificateError():
             return "its certificate is not trusted"

@@ -31,6 +31,10 @@ from supervisor.links.router import Router, Sent, router_socket
 MOST_A_TURN = 256
 """Messages read in one turn of the loop, so that HTTP gets its turn under a flood."""
 
+MOST_WAITING = 128
+"""Messages that wait for an engine that stands still: its 32 exchanges, and what took the places of cancelled ones.
+Beyond that it counts as out of reach, and memory stays bounded."""
+
 
 class Peer(Protocol):
     """Who is told what one admitted engine says."""
@@ -47,6 +51,7 @@ class EngineLink:
         self._peers: dict[bytes, Peer] = {}
         socket = router_socket(context, most_bytes=MAX_FRAME_BYTES, linger_ms=0)
         socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.SNDHWM, MOST_WAITING)
         self.endpoint = bind_private(socket, path)
         self._router = Router(socket, self._take, on_bad_frame, MOST_A_TURN)
 

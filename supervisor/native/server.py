@@ -22,6 +22,7 @@ import zmq
 
 from engine.errors import ProtocolError
 from engine.messages import MAX_BODY_BYTES, MAX_FRAME_BYTES, Route
+from supervisor.core.body_room import BodyRoom
 from supervisor.exchanges import Exchange, Exchanges, Failure
 from supervisor.gateway import errors
 from supervisor.gateway.app import Directory
@@ -73,6 +74,8 @@ class _Client:
 
     identity: bytes
     open: dict[int, Exchange] = dataclasses.field(default_factory=dict)
+    held: dict[int, int] = dataclasses.field(default_factory=dict)
+    """What the large ones of their bodies hold of the room for bodies."""
     sent: int = 0
     read: int = 0
     provoked: int = 0
@@ -86,7 +89,10 @@ class _Client:
 
 
 class NativeServer:
-    """Binds one door and serves who comes in by it. `on_bad_frame` is told of everything that is dropped."""
+    """Binds one door and serves who comes in by it. `on_bad_frame` is told of everything that is dropped.
+
+    room: where large bodies find room, those that come over HTTP too.
+    """
 
     def __init__(
         self,
@@ -94,10 +100,12 @@ class NativeServer:
         door: Door,
         exchanges: Exchanges,
         directory: Directory,
+        room: BodyRoom,
         on_bad_frame: Callable[[str], None],
     ) -> None:
         self._exchanges = exchanges
         self._directory = directory
+        self._room = room
         self._on_bad_frame = on_bad_frame
         self._clients: dict[bytes, _Client] = {}
         self._loop = asyncio.get_running_loop()
@@ -153,7 +161,7 @@ class NativeServer:
                 self._note_read(client, message.read)
                 self._submit(client, message, body)
             case Cancel():
-                if (exchange := client.open.pop(message.number, None)) is not None:
+                if (exchange := self._pop(client, message.number)) is not None:
                     self._exchanges.cancel(exchange)
             case Read():
                 self._note_read(client, message.read)
@@ -178,6 +186,8 @@ class NativeServer:
         elif len(body) > MAX_BODY_BYTES:
             message = f"a body of {len(body)} bytes; {MAX_BODY_BYTES} are the most"
             self._fail(client, number, errors.TOO_LARGE, message)
+        elif not self._room.fits(len(body)):
+            self._fail(client, number, errors.OF_FAILURE[Failure.OVERLOADED], self._room.why_none())
         elif self._directory.stopping:
             self._fail(client, number, errors.OF_FAILURE[Failure.STOPPING], "the supervisor is stopping")
         elif (lane := self._directory.find(request.model)) is None:
@@ -188,6 +198,14 @@ class NativeServer:
             exchange = self._exchanges.submit(lane, request.route, request.stream, body, caller, limit_s)
             if exchange is not None:
                 client.open[number] = exchange
+                if held := self._room.hold(0, len(body)):
+                    client.held[number] = held
+
+    def _pop(self, client: _Client, number: int) -> Exchange | None:
+        """A request that is over holds nothing any more."""
+        if client.held:
+            self._room.give_back(client.held.pop(number, 0))
+        return client.open.pop(number, None)
 
     def _fail_unknown(self, client: _Client, number: int, model: str | None) -> None:
         kind = errors.BAD_REQUEST if model is None else errors.MODEL_NOT_FOUND
@@ -197,25 +215,25 @@ class NativeServer:
 
     def on_answer(self, client: _Client, number: int, status: int, body: bytes, replica: str) -> None:
         """A replica answered whole."""
-        client.open.pop(number, None)
+        self._pop(client, number)
         self._send(client, Answer(number, status, replica), body)
 
     def on_chunk(self, client: _Client, number: int, data: bytes, replica: str) -> None:
         """A replica streamed a piece; a client that is too far behind loses its stream instead."""
         if client.unread <= MOST_UNREAD_BYTES:
             self._send(client, Chunk(number, replica), data)
-        elif (exchange := client.open.pop(number, None)) is not None:
+        elif (exchange := self._pop(client, number)) is not None:
             self._exchanges.cancel(exchange)
             self._fail(client, number, errors.OF_FAILURE[Failure.OVERLOADED], f"the stream is cut: {_behind(client)}")
 
     def on_end(self, client: _Client, number: int) -> None:
         """A streamed answer is complete."""
-        client.open.pop(number, None)
+        self._pop(client, number)
         self._send(client, End(number))
 
     def on_fail(self, client: _Client, number: int, failure: Failure, message: str, replica: str | None) -> None:
         """There is no answer, or no more of it."""
-        client.open.pop(number, None)
+        self._pop(client, number)
         self._fail(client, number, errors.OF_FAILURE[failure], message, replica=replica)
 
     def _fail(
@@ -261,9 +279,9 @@ class NativeServer:
     def _forget(self, client: _Client) -> None:
         """The client is over: what it has open is cancelled, what still comes from it is dropped."""
         client.gone = True
-        opened, client.open = client.open, {}
-        for exchange in opened.values():
-            self._exchanges.cancel(exchange)
+        for number in list(client.open):
+            if (exchange := self._pop(client, number)) is not None:
+                self._exchanges.cancel(exchange)
 
     def _watch(self) -> None:
         if self._timer is None:

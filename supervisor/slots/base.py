@@ -29,6 +29,7 @@ from supervisor.core.lifecycle import (
     State,
     is_legal,
 )
+from supervisor.core.plurals import count
 from supervisor.core.traffic import Traffic
 from supervisor.exchanges import Exchanges, Target
 from supervisor.host.launcher import Launcher
@@ -245,7 +246,7 @@ class Slot(ABC):
         if self.state is not State.DRAINING:
             return
         cut = len(self.target.open) if self.target is not None else 0
-        message = f"the drain of {self.name} was cut with {cut} exchanges in flight"
+        message = f"the drain of {self.name} was cut with {count(cut, 'exchange')} in flight"
         self._home.publish(Warned(message=message))
         self._stop(cut=cut)
 

@@ -126,7 +126,7 @@ class CommandSlot(ManagedSlot, HttpFed):
     def _describe(self, ending: Exit) -> str:
         words = super()._describe(ending)
         cannot = not self._was_ready and ending.code in CANNOT_EXECUTE
-        return f"its command cannot be executed ({words})" if cannot else words
+        return f"its command {self._command_options().command[0]!r} cannot be executed ({words})" if cannot else words
 
     # ------------------------------------------------------------------------------------- links.http.Receiver
 

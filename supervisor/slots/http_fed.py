@@ -15,6 +15,7 @@ from abc import abstractmethod
 
 from supervisor.control.events import DrainStarted, Warned
 from supervisor.core.lifecycle import COMING_UP, State
+from supervisor.core.plurals import count
 from supervisor.links.foreign_metrics import LOOKED_FOR, Unreadable, in_flight_of
 from supervisor.links.health import Health
 from supervisor.links.http import HttpCarrier
@@ -111,7 +112,7 @@ class HttpFed(Slot):
         if self.state is not State.DRAINING or not self._watched:
             super().cut_drain()
             return
-        has = f"with {self._server_has} requests in its server"
+        has = f"with {count(self._server_has, 'request')} in its server"
         when = has if self._server_has else f"before its server was idle for {QUIET_S:g} s"
         self._home.publish(Warned(message=f"the drain of {self.name} was cut {when}"))
         self._stop(cut=self._server_has if self.managed else 0)  # a server of others goes on with what it has

@@ -37,12 +37,16 @@ class Machine:
     cpu_flags: Collection[str] = dataclasses.field(default_factory=cpu_flags)
 
 
-def make(deployment: Deployment, place: Placement, machine: Machine) -> Make:
-    """What a replica at that place is made from. Raises StokerError where it cannot be."""
+def make(deployment: Deployment, place: Placement, machine: Machine, beside: Sequence[Placement]) -> Make:
+    """What a replica at that place is made from. Raises StokerError where it cannot be.
+
+    beside: the places of all replicas of the deployment, this one's too: those on one device share its memory.
+    """
     if place.endpoint is not None:
         identity = identity_of({"deployment": deployment.name, "endpoint": place.endpoint, "model": place.model})
         return AttachedMake(identity, "attached", deployment.drain_timeout_s, place.endpoint, place.model)
-    spec = _launch_spec(deployment, place, machine)
+    sharing = sum(other.device == place.device for other in beside) or 1
+    spec = _launch_spec(deployment, place, machine, sharing)
     visibility = {} if spec.simulated else host_devices.visibility_env(spec.device, machine.environ)
     comparable = msgspec.structs.replace(spec, endpoint="", supervisor_pid=0, sharing=1)
     spread = _on_cpu(spec) and deployment.cpu.affinity == "spread"
@@ -68,7 +72,7 @@ def check_environment(environ: Mapping[str, str]) -> None:
                 raise EnvironmentProblem(f"{variable}: {error}") from None
 
 
-def _launch_spec(deployment: Deployment, place: Placement, machine: Machine) -> LaunchSpec:
+def _launch_spec(deployment: Deployment, place: Placement, machine: Machine, sharing: int) -> LaunchSpec:
     """Everything of a launch that does not differ by incarnation."""
     device = place.device or "auto"
     if device == "auto":
@@ -93,7 +97,7 @@ def _launch_spec(deployment: Deployment, place: Placement, machine: Machine) -> 
         max_num_seqs=deployment.max_num_seqs,
         max_num_batched_tokens=deployment.max_num_batched_tokens,
         result_cache_entries=deployment.result_cache_entries,
-        sharing=sum(other.device == place.device for other in deployment.replicas) or 1,
+        sharing=sharing,
         simulated=any(known.id == device and known.simulated for known in machine.devices),
     )
     if not _on_cpu(spec):

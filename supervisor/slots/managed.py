@@ -44,6 +44,8 @@ from supervisor.host.processes import STOP_S, Child, Exit
 from supervisor.links.zeromq import EngineCarrier
 from supervisor.slots.base import Facts, Home, Intent, Make, ManagedMake, Slot
 
+SHARE_S = 0.5
+"""Least time over which a share of a core is told."""
 SILENT_S = 5.0
 """Without a heartbeat for this long a replica is `unresponsive` and out of rotation (spec 5)."""
 DEAD_S = 30.0
@@ -71,6 +73,8 @@ class ManagedSlot(Slot):
         self._thread_table: ThreadTable | None = None
         self._cores: Sequence[int] = ()
         self._cpu_share = 0.0
+        self._cpu_since: tuple[float, float] | None = None
+        """When its share of a core was counted last, and its CPU seconds then."""
         self._identity = b""
         self._heard = 0.0
         self._load_failure: LoadFailed | None = None
@@ -107,7 +111,7 @@ class ManagedSlot(Slot):
 
     def start(self) -> None:
         self._begin()
-        self._heartbeat = None
+        self._heartbeat, self._cpu_since, self._cpu_share = None, None, 0.0
         self._thread_table = None
         self._load_failure = None
         self._registered = None
@@ -137,7 +141,7 @@ class ManagedSlot(Slot):
             self._carrier.set_faults(faults)
 
     def tick(self, now: float) -> None:
-        """Is it still heard of, and does its forward take too long (spec 5)?"""
+        """Is it still heard of, and do forwards take too long, those of the golden check included (spec 5)?"""
         if self._child is None or not self._child.alive or self.state in (State.DRAINING, State.STOPPING):
             return
         silent = now - self._heard
@@ -148,6 +152,8 @@ class ManagedSlot(Slot):
         limit = self._make.restart_hung_s
         if limit and self._heartbeat is not None and self._heartbeat.forward_age_s > limit:
             self.kill(f"a forward ran for {self._heartbeat.forward_age_s:.0f} s")
+        elif limit and self.state is State.WARMING and now - self.since > limit:
+            self.kill(f"its first forwards ran for {now - self.since:.0f} s")
 
     def close(self) -> None:
         self.log.close()
@@ -191,7 +197,8 @@ class ManagedSlot(Slot):
             self._gone()
             return
         ran = time.monotonic() - self._began
-        self._ended(reason, Ending(ran, False, load_failed=True, final=exit_code == ExitCode.LOAD_FINAL))
+        final = exit_code == ExitCode.LOAD_FINAL
+        self._ended(reason, Ending(ran, False, load_failed=not self._why_killed, final=final))
         self._rest_or_wait()
 
     # ------------------------------------------------------------------------------------- told by the process
@@ -244,8 +251,11 @@ class ManagedSlot(Slot):
 
     def _on_heartbeat(self, message: Heartbeat) -> None:
         now = time.monotonic()
-        if self._heartbeat is not None and now > self._heard:
-            self._cpu_share = max(0.0, (message.cpu_s - self._heartbeat.cpu_s) / (now - self._heard))
+        since, cpu_s = self._cpu_since or (now, message.cpu_s)
+        if now - since >= SHARE_S:  # heartbeats that waited come together
+            self._cpu_share = max(0.0, (message.cpu_s - cpu_s) / (now - since))
+        if self._cpu_since is None or now - since >= SHARE_S:
+            self._cpu_since = (now, message.cpu_s)
         self._heartbeat = message
         self._heard = now
         if self.state is State.UNRESPONSIVE:

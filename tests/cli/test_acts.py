@@ -29,13 +29,16 @@ from tests.cli.conftest import Stoker, command
 from tests.cli.fake import FakeSupervisor
 from tests.cli.rows import TWO_READY, deployment, inventory, replica
 from tests.cli.terminal import Terminal
-from ui.cli.waiting import Done, Failed, Wait, drained, restarted, scaled
+from ui.cli.waiting import Done, Failed, Wait, drained, restarted, scaled, served
 
 
 @pytest.mark.parametrize(
     ("words", "asked"),
     [
         (["scale", "primary", "4"], Scale(deployment="primary", replicas=4)),
+        (["scale", "primary", "+2"], Scale(deployment="primary", delta=2)),
+        (["scale", "primary", "-1"], Scale(deployment="primary", delta=-1)),
+        (["scale", "primary", "--timeout", "9", "-1"], Scale(deployment="primary", delta=-1)),
         (["drain", "primary/1"], DrainReplica(replica="primary/1", incarnation=1)),
         (["restart", "primary/0"], Restart(target="primary/0")),
         (["restart", "primary"], Restart(target="primary")),
@@ -79,12 +82,44 @@ def test_a_change_that_was_not_saved_says_so(root: Path, stoker: Stoker) -> None
     assert "could not be saved" in ran.err
 
 
-@pytest.mark.parametrize("words", [["drain", "primary/9"], ["kill", "primary/9"], ["restart", "other"]])
-def test_a_name_that_is_not_there_is_answered_with_those_that_are(root: Path, stoker: Stoker, words: list[str]) -> None:
+BOTH = "there are: primary/0, primary/1"
+NAMES = [
+    ("drain primary/9", f"no replica 'primary/9' ({BOTH})"),
+    ("kill primery/1", f"no replica 'primery/1'; did you mean 'primary/1'? ({BOTH})"),
+    ("drain primary", f"'primary' is a deployment; expected one of its replicas ({BOTH})"),
+    ("restart primery", "no deployment 'primery'; did you mean 'primary'? (there is: primary)"),
+    ("restart primary/9", f"no replica 'primary/9' ({BOTH})"),
+    ("bench other", "no deployment 'other' (there is: primary)"),
+    ("bench primary/0", "'primary/0' is a replica; expected a deployment, such as 'primary'"),
+    ("golden primery", "no deployment 'primery'; did you mean 'primary'? (there is: primary)"),
+    ("threads certify other", "no deployment 'other' (there is: primary)"),
+]
+
+
+@pytest.mark.parametrize(("words", "said"), NAMES)
+def test_a_name_that_is_not_there_is_answered_with_the_nearest_and_those_that_are(
+    root: Path, stoker: Stoker, words: str, said: str
+) -> None:
     with FakeSupervisor(root):
-        ran = stoker(*words)
-    assert ran.code == 1
-    assert "primary/0, primary/1" in ran.err
+        ran = stoker(*words.split())
+    assert ran == (1, "", f"stoker: {said}\n")
+
+
+def test_a_deployment_whose_replicas_are_all_out_by_hand_has_none_to_restart(root: Path, stoker: Stoker) -> None:
+    out = inventory(deployment(replica("primary/0", "stopped", cordoned=True)))
+    with FakeSupervisor(root, out):
+        ran = stoker("restart", "primary")
+    assert ran == (1, "", "stoker: every replica of 'primary' was taken out by hand; restart them by name\n")
+
+
+def test_scale_by_a_difference_waits_for_what_that_came_to(root: Path, stoker: Stoker) -> None:
+    def scale(command: AnyCommand) -> Answer | None:
+        return Accepted(text="2 replicas asked for", asked=2) if isinstance(command, Scale) else None
+
+    with FakeSupervisor(root, handler=scale) as fake:
+        fake.inventories = [LOADING, TWO_READY]
+        ran = stoker("scale", "primary", "+1", "--wait")
+    assert ran == (0, "", "2 replicas asked for\nprimary: 2 of 2 ready\n")
 
 
 @pytest.mark.parametrize(
@@ -124,6 +159,24 @@ def test_a_scale_is_done_when_all_are_ready_and_none_is_left_over() -> None:
 def test_a_scale_waits_for_those_that_come_up() -> None:
     rows = inventory(deployment(replica("primary/0"), replica("primary/1", "loading"), desired=2))
     assert judged(rows) == Wait("primary: 1 of 2 ready, primary/1 loading", 0.5)
+
+
+def test_a_start_is_done_when_every_replica_of_every_deployment_is_ready() -> None:
+    late = deployment(replica("other/0", "loading"), replica("other/1", "loading"), name="other")
+    assert served(inventory(deployment(replica("primary/0")), late)) == Wait(
+        "other: 0 of 2 ready, other/0 loading and 1 more", pytest.approx(1 / 3)
+    )
+    done = deployment(replica("other/0"), name="other")
+    assert served(inventory(deployment(replica("primary/0")), done)) == Done(
+        "primary: 1 of 1 ready, other: 1 of 1 ready"
+    )
+
+
+def test_a_start_with_a_replica_that_cannot_come_up_says_why() -> None:
+    failed = deployment(replica("other/0", "failed", reason="no weights"), name="other")
+    assert served(inventory(deployment(replica("primary/0", "loading")), failed)) == Failed(
+        "other/0 failed: no weights"
+    )
 
 
 def test_a_scale_waits_for_those_that_leave() -> None:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.errors import StokerError
 from supervisor.control.events import Scaled
@@ -29,7 +35,7 @@ from tests.cli.rows import deployment, inventory, replica
 from tests.cli.terminal import Terminal
 from tests.support import Running, stub_config
 from ui.bench.bodies import Shape
-from ui.bench.measured import Spread, Summary
+from ui.bench.measured import Spread, Summary, spread
 from ui.bench.plan import Plan
 from ui.cli import benching
 from ui.cli.benching import CannotBench, Layout, address_of, best, route_for
@@ -151,6 +157,47 @@ def test_an_answer_that_is_a_failure_is_exit_code_1(running: Running) -> None:
     assert ran.code == 1
 
 
+class _FirstAnswerOnly(http.server.BaseHTTPRequestHandler):
+    """Answers one request, and the others with an error in OpenAI's shape."""
+
+    protocol_version = "HTTP/1.1"
+    answered = 0
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        kind = type(self)
+        body = b"{}" if kind.answered == 0 else b'{"error": {"message": "out of memory on card 3"}}'
+        self.send_response(200 if kind.answered == 0 else 500)
+        kind.answered += 1
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_failures_are_explained_in_the_words_of_the_server(stoker: Stoker) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _FirstAnswerOnly) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            address = f"http://127.0.0.1:{server.server_address[1]}"
+            ran = stoker("bench", "--url", address, "--route", "embeddings", "--requests", "6", "--json")
+        finally:
+            server.shutdown()
+    result = json.loads(ran.out)["result"]
+    assert ran.code == 1
+    assert result["failures"] == {"500": 6}
+    assert result["messages"] == {"500": "out of memory on card 3"}
+    assert "500: out of memory on card 3\n" in ran.err
+
+
+def test_a_server_that_is_not_there_is_one_sentence(stoker: Stoker) -> None:
+    ran = stoker("bench", "--url", "http://127.0.0.1:1", "--route", "chat")
+    assert ran.code == 1
+    assert ran.err.endswith("stoker: no connection to http://127.0.0.1:1: Connection refused\n")
+
+
 def test_ctrl_c_shows_what_was_measured_so_far(running: Running) -> None:
     before = requests(running)
     words = command("bench", "--duration", "600", "--json")
@@ -159,8 +206,9 @@ def test_ctrl_c_shows_what_was_measured_so_far(running: Running) -> None:
     started.send_signal(signal.SIGINT)
     out, err = started.communicate(timeout=20)
     assert started.returncode == 130
-    assert json.loads(out)["result"]["answered"] >= 15
-    assert "interrupted" in err
+    result = json.loads(out)["result"]
+    assert result["answered"] >= 15
+    assert f"had ended by then; {result['unfinished']} that had not are left out" in err
 
 
 def test_a_terminal_shows_how_far_it_is_and_then_the_table(running: Running) -> None:
@@ -354,6 +402,41 @@ def test_most_answers_a_second_win_and_of_equals_the_smallest() -> None:
     assert benching.remarks(layouts, Plan(Shape()), compared=True) == [
         "2 replicas win by requests/s: 1.95 times that of 1 replica"
     ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"failures": {"cut": 2}}, "cut: an answer that began, and broke off or ended with an error"),
+        ({"failures": {"timeout": 2}}, "timeout: no answer within the limit of a request (--timeout)"),
+        ({"failures": {"503": 2}, "messages": {"503": "no replica is ready"}}, "503: no replica is ready"),
+        (
+            {"interrupted": True, "unfinished": 58},
+            "interrupted: these are the requests that had ended by then; 58",
+        ),
+        ({"requests_per_s": 70.0}, "the server fell behind: 70.0 answers/s at 100 requests/s"),
+    ],
+)
+def test_what_the_table_cannot_say_is_said(fields: dict[str, Any], said: str) -> None:
+    found = msgspec.structs.replace(result(100), **fields)
+    (words,) = benching.remarks([Layout(0, found)], Plan(Shape(), None, rate=100), compared=False)
+    assert words.startswith(said)
+
+
+def test_a_rate_that_chance_or_refusals_explain_is_no_server_that_fell_behind() -> None:
+    for fields in ({"requests": 99}, {"failures": {"429": 30}, "messages": {}}):
+        found = msgspec.structs.replace(result(70), **fields)
+        words = benching.remarks([Layout(0, found)], Plan(Shape(), None, rate=100), compared=False)
+        assert not any("fell behind" in each for each in words)
+
+
+@given(st.lists(st.floats(1e-5, 60), min_size=1, max_size=300))
+def test_percentiles_are_the_least_latency_that_so_many_answers_had(seconds: list[float]) -> None:
+    found = spread(seconds)
+    assert found is not None
+    for percent, value in ((50, found.p50), (90, found.p90), (99, found.p99), (100, found.max)):
+        reached = [each for each in seconds if 100 * sum(other <= each for other in seconds) >= percent * len(seconds)]
+        assert value == min(reached) * 1000
 
 
 def test_at_a_rate_the_shortest_p99_without_failures_wins() -> None:

@@ -88,6 +88,44 @@ def test_one_that_cannot_start_is_exit_code_1_with_the_reason(process: Stoker) -
     assert address in ran.err
 
 
+COMMAND = """
+global: {{model_catalog: {{deployments: {{primary: {{artifact: owner/name, device: cpu, engine_args: {{
+  engine: command, command: [sh, -c, "{script}"]}}}}}}}}}}
+"""
+
+
+def test_with_wait_it_returns_when_every_replica_is_ready(process: Stoker, stoker: Stoker) -> None:
+    ran = process(*DAEMON, "--wait")
+    assert ran.code == 0
+    assert ran.err.endswith("primary: 2 of 2 ready\n")
+    assert facts(ran)["name"] == "mine"
+    assert [row.split()[1] for row in stoker("status").out.splitlines()[2:]] == ["ready", "ready"]
+
+
+def test_with_wait_a_replica_that_cannot_come_up_is_exit_code_1_with_its_last_lines(
+    process: Stoker, stoker: Stoker, tmp_path: Path
+) -> None:
+    file = tmp_path / "fails.yaml"
+    file.write_text(COMMAND.format(script="echo no weights here; exit 127"))
+    ran = process("serve", "-c", str(file), "--daemon", "--wait", "--listen", "127.0.0.1:0", "--name", "mine")
+    assert ran.code == 1
+    assert "stoker: primary/0 failed: its command 'sh' cannot be executed" in ran.err
+    assert ran.err.endswith("the end of the log of primary:\nprimary/0#1 no weights here\n")
+    assert stoker("status").code == 0, "it runs on, to be looked at"
+
+
+def test_with_wait_a_replica_that_takes_too_long_is_exit_code_1(process: Stoker, tmp_path: Path) -> None:
+    file = tmp_path / "slow.yaml"
+    file.write_text(COMMAND.format(script="echo still loading; exec sleep 600"))
+    ran = process(
+        *("serve", "-c", str(file), "--daemon", "--wait", "--timeout", "1", "--listen", "127.0.0.1:0"),
+        *("--name", "mine"),
+    )
+    assert ran.code == 1
+    assert "stoker: not done after 1.0s: primary: 0 of 1 ready" in ran.err
+    assert "primary/0#1 still loading\n" in ran.err
+
+
 def test_a_config_with_errors_is_exit_code_2_and_starts_nothing(process: Stoker, tmp_path: Path) -> None:
     file = tmp_path / "wrong.yaml"
     file.write_text("global: {model_catalog: {deployments: {a: {artefact: stub}}}}\n")
@@ -101,7 +139,8 @@ def test_a_second_one_of_the_same_name_leaves_the_first_alone(process: Stoker, s
     first = process(*DAEMON)
     second = process(*DAEMON)
     assert second.code == 1
-    assert f"already running on 127.0.0.1:0 (pid {facts(first)['pid']})" in second.err
+    known = facts(first)
+    assert f"already running on {known['address']} (pid {known['pid']})" in second.err
     assert stoker("status").code == 0
 
 

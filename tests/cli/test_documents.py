@@ -7,10 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from supervisor.config.problems import ConfigError
 from supervisor.core.placement import PlacementError
 from tests.cli.conftest import Stoker
-from ui.cli.document import Flags, NothingToServe, NotResizable, prepare
+from ui.cli.document import Flags, NotAModel, NothingToServe, NotResizable, prepare
 
 SAMPLES = Path(__file__).parents[2] / "sample-configs"
 
@@ -145,9 +144,24 @@ def test_flags_need_a_default_deployment(tmp_path: Path) -> None:
         prepare(Flags(file=file, count=2))
 
 
-def test_a_model_of_no_known_form_is_a_config_error() -> None:
-    with pytest.raises(ConfigError):
+def test_a_model_of_no_known_form_is_refused_with_the_forms_there_are() -> None:
+    forms = r"owner/name, a path \(./NAME\), pkg:NAME/path, package.module:Class or stub$"
+    with pytest.raises(NotAModel, match=f"MODEL 'not a model': expected {forms}"):
         prepare(Flags(model="not a model"))
+    with pytest.raises(NotAModel, match=r"MODEL 'stbu': expected .*; did you mean stub\?"):
+        prepare(Flags(model="stbu"))
+    with pytest.raises(NotAModel, match=r"on the hub it is named with its owner: OWNER/all-MiniLM-L6-v2$"):
+        prepare(Flags(model="all-MiniLM-L6-v2"))
+
+
+def test_a_config_file_given_as_a_model_is_no_hub_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "stub.yaml").touch()
+    with pytest.raises(NotAModel, match=r"is a config file, and no MODEL: `stoker serve -c configs/stub\.yaml`"):
+        prepare(Flags(model="configs/stub.yaml"))
+    with pytest.raises(NotAModel, match=r"`stoker serve \./configs`"):
+        prepare(Flags(model="configs"))
 
 
 # ------------------------------------------------------------------------------------------- the verbs
@@ -158,13 +172,21 @@ def test_a_model_of_no_known_form_is_a_config_error() -> None:
     [
         (["serve"], "expected a MODEL"),
         (["serve", "not a model"], "owner/name"),
-        (["serve", "-c", "missing.yaml"], "missing.yaml:1"),
-        (["serve", "stub", "-dp", "0"], "1<=x<=64"),
+        (["serve", "-c", "missing.yaml"], "missing.yaml: there is no such file"),
+        (["serve", "stub", "-dp", "0"], "-dp: expected a whole number from 1 to 64, found '0'"),
         (["serve", "stub", "--device-ids", "0;1"], "expected numbers with commas between them"),
         (["serve", "stub", "--listen", "nowhere"], "expected HOST:PORT"),
         (["serve", "stub", "--name", "a/b"], "1 to 64 letters"),
         (["serve", "stub", "-dp", "5"], "pass --device-ids"),
         (["serve", "stub", "--platform", "tpu"], "'cpu', 'cuda', 'rocm', 'mps'"),
+        (
+            ["serve", "stub", "--port", "8000"],
+            "no such option '--port'; the address is one option: --listen 127.0.0.1:8000",
+        ),
+        (["serve", "stub", "--host=0.0.0.0", "--port=80"], "--listen 0.0.0.0:80\nsee `stoker serve --help`"),
+        (["serve", "stub", "--platfrom", "cpu"], "Did you mean '--platform'?"),
+        (["serve", "stub", "--wait"], "--wait goes with --daemon"),
+        (["serve", "stub", "--platform", "rocm"], "there is no rocm device on this machine, see `stoker devices`"),
     ],
 )
 def test_a_wrong_serve_is_exit_code_2_before_anything_starts(stoker: Stoker, words: list[str], said: str) -> None:
@@ -176,7 +198,7 @@ def test_a_wrong_serve_is_exit_code_2_before_anything_starts(stoker: Stoker, wor
 
 @pytest.mark.parametrize("file", sorted(SAMPLES.glob("*.yaml")), ids=lambda file: file.name)
 def test_every_sample_config_checks(stoker: Stoker, file: Path) -> None:
-    ran = stoker("check", str(file))
+    ran = stoker("check", str(file), "--syntax-only")
     assert ran.code == 0
     assert ran.out.startswith("DEPLOYMENT")
     assert "is fine" in ran.err

@@ -166,3 +166,16 @@ def test_a_config_with_errors_is_exit_code_2_and_no_manifest(stoker: Stoker, tmp
     (tmp_path / "stoker.yaml").write_text("stoker: {port: 80}\n")
     ran = stoker("export", "k8s", "-c", str(tmp_path / "stoker.yaml"))
     assert (ran.code, ran.out) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--image", "two words", "--image: expected a name such as registry.example/stoker:1, found 'two words'"),
+        ("--namespace", "Bad NS", "--namespace: expected 1 to 63 of a-z, 0-9 and '-', found 'Bad NS'"),
+    ],
+)
+def test_what_kubernetes_would_refuse_is_refused_here(stoker: Stoker, option: str, value: str, said: str) -> None:
+    ran = stoker("export", "k8s", option, value)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err

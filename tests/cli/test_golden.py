@@ -24,4 +24,4 @@ def test_a_deployment_that_the_file_does_not_have_is_named(tmp_path: Path, capfd
     file = tmp_path / "stoker.yaml"
     file.write_text("global: {model_catalog: {deployments: {one: {artifact: stub}}}}\n")
     assert main(["golden", "two", "-c", str(file)]) == Exit.FAILED
-    assert "give one of: one" in capfd.readouterr().err
+    assert "no deployment 'two' (there is: one)" in capfd.readouterr().err

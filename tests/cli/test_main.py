@@ -116,12 +116,20 @@ def test_a_verb_like_none_is_answered_with_all_of_them(stoker: Stoker) -> None:
     ("words", "said"),
     [
         (["status", "--jsn"], "--json"),
-        (["scale", "primary"], "Missing argument 'N'"),
-        (["scale", "primary", "0"], "1<=x<=64"),
-        (["scale", "primary", "65"], "1<=x<=64"),
-        (["scale", "primary", "two"], "not a valid integer"),
-        (["logs", "-n", "-1"], "x>=0"),
-        (["completion", "tcsh"], "'bash', 'zsh', 'fish'"),
+        (["scale", "primary"], "stoker: missing argument 'N'\nUsage: stoker scale [OPTIONS] DEPLOYMENT N\n"),
+        (
+            ["scale", "primary", "0"],
+            "N: expected a number from 1 to 64, or +N or -N for so many more or fewer",
+        ),
+        (["scale", "primary", "65"], "found '65'"),
+        (["scale", "primary", "+0"], "found '+0'"),
+        (["scale", "primary", "two"], "found 'two'\nsee `stoker scale --help`\n"),
+        (["scale", "primary", "2", "--timeout", "-1"], "--timeout: expected a number over 0, found '-1'"),
+        (["logs", "-n", "-1"], "-n / --lines: expected a whole number, 0 or more, found '-1'"),
+        (["bench", "--clients", "2.5"], "--clients: expected a whole number from 1 to 10000, found '2.5'"),
+        (["bench", "--rate", "nan"], "--rate: expected a number over 0, 1000000 at most, found 'nan'"),
+        (["bench", "--warmup", "inf"], "--warmup: expected a number, 0 or more, found 'inf'"),
+        (["completion", "tcsh"], "SHELL: 'tcsh' is not one of 'bash', 'zsh', 'fish'\n"),
     ],
 )
 def test_a_wrong_command_line_is_exit_code_2_and_says_what_was_expected(

@@ -31,7 +31,8 @@ def test_the_name_that_is_meant(asked: str | None, running: list[str], meant: st
     [
         (None, [], NotRunning, "stoker serve"),
         (None, ["a", "b"], SeveralRunning, "--name: a, b"),
-        ("c", ["a"], NotRunning, "'c' is running; running now: a"),
+        ("c", ["a"], NotRunning, "'c' is running .running now: a."),
+        ("embeder", ["embedder"], NotRunning, "is running; did you mean 'embedder'. .running now: embedder."),
         ("c", [], NotRunning, "'c' is running; `stoker serve`"),
     ],
 )

@@ -43,6 +43,20 @@ def test_a_pipe_gets_one_aligned_line_a_row(root: Path, stoker: Stoker) -> None:
     )
 
 
+def test_a_replica_without_a_process_has_no_figures_of_one(root: Path, stoker: Stoker) -> None:
+    fleet = inventory(
+        deployment(
+            replica("primary/0", "failed", pid=None, rss_bytes=0, cpu_percent=0.0, age_s=0.0, p99_ms=None),
+            replica("primary/1", pid=None, managed=False, rss_bytes=0, cpu_percent=0.0, age_s=125.0),
+            replica("primary/2", rss_bytes=0, cpu_percent=0.0, age_s=0.0),
+        )
+    )
+    with FakeSupervisor(root, fleet):
+        head, _, *rows = (line.split() for line in stoker("status").out.splitlines())
+    shown = [tuple(row[head.index(title)] for title in ("CPU", "MEMORY", "AGE")) for row in rows]
+    assert shown == [("-", "-", "-"), ("-", "-", "2m05s"), ("0%", "0B", "0.0s")]
+
+
 def test_json_is_exactly_the_inventory(root: Path, stoker: Stoker) -> None:
     with FakeSupervisor(root, FLEET) as fake:
         ran = stoker("status", "--json")

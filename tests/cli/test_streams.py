@@ -4,6 +4,7 @@ supervisor.
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from supervisor.control.events import ReplicaReady, Warned
+from supervisor.control.events import DrainEnded, ReloadFailed, ReplicaReady, Warned
 from supervisor.control.messages import (
     Answer,
     AnyCommand,
@@ -122,6 +123,40 @@ def test_json_on_a_terminal_stays_json_and_is_not_obeyed(root: Path) -> None:
             assert terminal.wait() == 0
     assert "\x9b" not in terminal.raw
     assert msgspec.json.decode(terminal.raw, type=LogLine).text == "\x1b[31m \x9b31m \u202e"
+
+
+def test_logs_of_a_deployment_are_those_of_all_its_replicas(root: Path, stoker: Stoker) -> None:
+    with FakeSupervisor(root) as fake:
+        fake.lines = [line("one")]
+        ran = stoker("logs", "primary", "-n", "3")
+        assert fake.asked == [GetLogs(deployment="primary", lines=3)]
+    assert ran.code == 0 and ran.out.endswith("one\n")
+
+
+def test_an_event_of_several_lines_stays_one_line(root: Path, stoker: Stoker) -> None:
+    with FakeSupervisor(root) as fake:
+        fake.keep(ReloadFailed(problem="a.yaml:1: one\na.yaml:2: two"))
+        ran = stoker("events")
+    assert ran.out.endswith("as before: a.yaml:1: one | a.yaml:2: two\n") and ran.out.count("\n") == 1
+
+
+def test_of_all_events_those_of_trouble_can_be_had(root: Path, stoker: Stoker) -> None:
+    with FakeSupervisor(root) as fake:
+        fake.keep(READY)
+        fake.keep(Warned(message="low"))
+        fake.keep(DrainEnded(replica="primary/0", incarnation=1, seconds=1.0, cut=0))
+        fake.keep(DrainEnded(replica="primary/1", incarnation=1, seconds=1.0, cut=2))
+        ran = stoker("events", "--trouble", "--json")
+    assert [msgspec.json.decode(row)["seq"] for row in ran.out.splitlines()] == [2, 4]
+
+
+def test_on_a_terminal_events_have_a_glyph_a_colour_and_the_day_where_it_is_another(root: Path) -> None:
+    with FakeSupervisor(root) as fake:
+        fake.keep(Warned(message="low"))
+        with Terminal(command("events"), columns=200) as terminal:
+            assert terminal.wait() == 0
+    assert re.match(r"11-1[45] \d\d:\d\d:20\.000 #1 ▲ warning: low\n", terminal.text)
+    assert "\x1b[33m▲ warning: low" in terminal.raw
 
 
 # ------------------------------------------------------------------------------------------- following

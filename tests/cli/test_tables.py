@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
+import rich.console
 from hypothesis import given
 from hypothesis import strategies as st
 
+from supervisor.control import events
 from ui.cli.picture import COLOURS
-from ui.cli.tables import Cell, Column, Table, plain
+from ui.cli.tables import Cell, Column, Table, drawn, plain
 from ui.cli.units import count, duration, milliseconds, rate, share, size
 from ui.literal import literal
-from ui.looks import DEPLOYMENT_LOOKS, REPLICA_LOOKS, Mood
+from ui.looks import DEPLOYMENT_LOOKS, EVENT_GLYPHS, REPLICA_LOOKS, TROUBLE, Mood, event_mood
 
 
 @pytest.mark.parametrize(
@@ -65,6 +69,30 @@ def test_columns_start_at_the_same_place_in_every_line(rows: list[tuple[str, str
     for line, row in zip(lines[1:], rows, strict=True):
         assert line[start - 2 : start] == "  "
         assert line[start:] == (" ".join(row[2].split()) or "-")
+
+
+@pytest.mark.parametrize("width", [30, 40, 80])
+def test_on_a_narrow_terminal_a_word_is_cut_and_never_a_number(width: int) -> None:
+    columns = (
+        Column("DEVICE"),
+        Column("NAME"),
+        Column("MEMORY", right=True),
+        Column("USED", right=True, least_width=60),
+    )
+    table = Table(columns, [[Cell("cuda:0"), Cell("a card with a name that is long"), Cell("1024GiB"), Cell("1.5GiB")]])
+    console = rich.console.Console(width=width, file=io.StringIO(), color_system=None)
+    with console.capture() as shown:
+        console.print(drawn(table, width))
+    assert "1024GiB" in shown.get()
+    assert ("1.5GiB" in shown.get()) == (width >= 60)
+    assert all(len(line) <= width for line in shown.get().splitlines())
+
+
+def test_every_event_has_a_mood_and_those_of_trouble_a_glyph_of_their_own() -> None:
+    assert event_mood(events.Warned(message="x")) is Mood.WARN
+    assert event_mood(events.DrainEnded(replica="a/0", incarnation=1, seconds=1.0, cut=0)) not in TROUBLE
+    assert event_mood(events.DrainEnded(replica="a/0", incarnation=1, seconds=1.0, cut=3)) in TROUBLE
+    assert len({EVENT_GLYPHS[mood] for mood in TROUBLE}) == len(TROUBLE)
 
 
 def test_every_state_of_a_life_has_a_look() -> None:

@@ -50,7 +50,7 @@ def test_a_retired_replica_names_the_input_that_drifted(root: Path, capsys: pyte
     assert show(root, one=RETIRED) == Exit.DONE
     said = capsys.readouterr()
     assert "retired" in said.out
-    assert "primary/0 is retired: 1 x 64 tokens had other bits with 1 threads than with 2" in said.err
+    assert "primary/0 is retired: 1 x 64 tokens had other bits with 1 thread than with 2" in said.err
 
 
 def test_json_has_the_tables_by_replica(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,7 +71,7 @@ def test_certify_refuses_a_deployment_that_the_file_does_not_have(
     file = tmp_path / "stoker.yaml"
     file.write_text("global: {model_catalog: {deployments: {one: {artifact: stub, engine_args: {engine: stub}}}}}\n")
     assert main(["threads", "certify", "two", "-c", str(file)]) == Exit.FAILED
-    assert "give one of: one" in capsys.readouterr().err
+    assert "no deployment 'two' (there is: one)" in capsys.readouterr().err
     assert main(["threads", "-c", str(file)]) == Exit.USAGE
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import time
 from pathlib import Path
@@ -87,8 +88,8 @@ def test_a_long_or_odd_value_is_shown_short_and_printable() -> None:
 def test_an_unknown_key_is_an_error_and_the_likely_one_is_named() -> None:
     problem = only_problem(deployment("artifact: stub\ntimeout: 5"))
     assert problem.found == "an unknown key"
-    assert "timeout_ms" in problem.allowed.split("; did you mean ")[0]
-    assert problem.allowed.endswith("; did you mean timeout_ms?")
+    assert "timeout_ms" in problem.allowed.split(", ")
+    assert "found an unknown key (did you mean timeout_ms?); allowed artifact, cpu, " in str(problem)
 
 
 def test_a_duplicate_key_is_an_error_that_names_both_lines() -> None:
@@ -345,15 +346,43 @@ def test_a_file_is_read_with_its_path_as_source(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match=r"none\.yaml: there is no such file; expected a YAML file$"):
         load_config(tmp_path / "none.yaml")
 
 
 def test_a_folder_or_a_pipe_is_no_config(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path, tmp_path / "pipe"):
-        with pytest.raises(ConfigError, match="not a file"):
+    for path, what in ((tmp_path, "a folder"), (tmp_path / "pipe", "not a regular file")):
+        with pytest.raises(ConfigError, match=f"{path}: this is {what}; expected a YAML file$"):
             load_config(path)
+
+
+def test_a_missing_config_is_answered_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    (tmp_path / "stoker.yaml").write_text(MINIMAL)
+    with pytest.raises(ConfigError, match=f"there is no such file; did you mean {tmp_path / 'stoker.yaml'}"):
+        load_config(tmp_path / "stokr.yml")
+    with pytest.raises(ConfigError, match=f"there is no such file; expected a YAML file, such as {tmp_path}/stoker"):
+        load_config(tmp_path / "other.yaml")
+    with pytest.raises(ConfigError, match=f"this is a folder; expected a YAML file, such as {tmp_path}/stoker.yaml"):
+        load_config(tmp_path)
+
+
+def test_a_config_that_may_not_be_read_says_by_whom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "stoker.yaml"
+    path.write_text(MINIMAL)
+
+    def denied(_: Path) -> bytes:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "read_bytes", denied)  # a test may run as root, who may read everything
+    with pytest.raises(ConfigError, match=rf"it cannot be read \(Permission denied\).* user {os.geteuid()} may read"):
+        load_config(path)
+
+
+def test_yaml_that_is_none_names_the_line_and_where_the_part_began() -> None:
+    problem = only_problem("a:\n  - [1,\n b: 2")
+    assert str(problem).startswith("stoker.yaml:4: found no valid YAML (")
+    assert "that began on line 2" in str(problem)
 
 
 def test_a_file_beyond_the_size_limit_is_refused_unread(tmp_path: Path) -> None:

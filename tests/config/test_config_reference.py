@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
@@ -20,6 +21,12 @@ def test_every_key_has_a_sentence() -> None:
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert len(rows) > 50
     assert [row for row in rows if row.endswith("|  |") or not row.rstrip(" |").endswith(".")] == []
+
+
+def test_no_page_sends_its_reader_to_a_specification() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "sample-configs").glob("*.yaml")]
+    assert len(pages) > 20
+    assert [page.name for page in pages if re.search(r"\bspec [0-9]", page.read_text())] == []
 
 
 def test_the_schema_needs_no_yaml_and_loading_needs_only_pyyaml() -> None:

@@ -371,7 +371,7 @@ def test_a_wrong_stub_option_is_refused(line: str) -> None:
 
 def test_an_unknown_stub_option_is_refused_with_all_engine_arguments_named() -> None:
     problem = only_problem(deployment("artifact: stub\nengine_args: {latency: 1}"))
-    assert "trust_remote_code" in problem.allowed and problem.allowed.endswith("did you mean latency_ms?")
+    assert "trust_remote_code" in problem.allowed and problem.near == "latency_ms"
 
 
 def test_transformers_takes_known_answers_and_memory_for_texts_and_no_other_keys() -> None:
@@ -440,7 +440,7 @@ def test_the_default_deployment_must_be_there() -> None:
     text = deployment("artifact: stub") + "    system: {decision_model: {deployment: primery}}\n"
     problem = only_problem(text)
     assert problem.path == "global.model_catalog.system.decision_model.deployment"
-    assert problem.allowed == "a deployment of this file: primary; did you mean primary?"
+    assert (problem.allowed, problem.near) == ("a deployment of this file: primary", "primary")
 
 
 def test_the_only_deployment_is_the_default_and_of_two_none_is() -> None:

@@ -334,7 +334,7 @@ def test_an_edit_of_a_text_with_problems_is_a_config_error() -> None:
 
 
 def test_an_edit_of_an_unknown_deployment_names_those_that_are_there() -> None:
-    with pytest.raises(CannotEdit, match="no deployment r; there is p, q"):
+    with pytest.raises(CannotEdit, match=r"no deployment 'r' \(there are: p, q\)"):
         set_artifact(document("artifact: stub"), "r", "a/b")
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from engine.messages import ThreadNews
 from engine.threads.learning import (
+    CALM_WINDOWS,
     CHECK_EACH,
     LABELS,
     LEAST_GAIN,
@@ -215,7 +216,7 @@ def test_a_count_that_serves_slower_than_its_shadows_promised_is_given_up_after_
     assert not traffic.news
 
 
-def test_relearning_that_finds_what_was_known_is_tried_more_and_more_rarely() -> None:
+def test_relearning_becomes_rarer_with_each_time_and_is_quick_again_after_a_long_calm() -> None:
     times = {1: 0.001, 2: 0.001}
     traffic = Traffic(learner(2), lambda label, count: times[count])
     traffic.until("learned", "<64")
@@ -228,6 +229,9 @@ def test_relearning_that_finds_what_was_known_is_tried_more_and_more_rarely() ->
         traffic.until("learned", "<64")
         traffic.run(["<64"], SHIFT_FORWARDS)
     assert needed == [1, 2, 4, 8]
+    traffic.run(["<64"], (CALM_WINDOWS + 1) * SHIFT_FORWARDS)
+    times.update({count: 2 * seconds for count, seconds in times.items()})
+    traffic.until("relearning", "<64", most=2 * SHIFT_FORWARDS)
 
 
 def test_with_one_count_there_is_nothing_to_relearn() -> None:

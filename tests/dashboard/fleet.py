@@ -38,7 +38,7 @@ from supervisor.control.messages import (
     SupervisorStatus,
     Totals,
 )
-from ui.dashboard.model import find_replica
+from ui.dashboard.model import Written, find_replica
 from ui.dashboard.rows import RowKey
 from ui.dashboard.source import (
     EventsHappened,
@@ -457,10 +457,10 @@ class FakeSource:
     def write(self, lines: list[LogLine], skipped: int = 0) -> None:
         """New lines of the log that is open."""
         assert self.log is not None
-        mailbox: Mailbox[LogLine] = Mailbox(2000)
+        mailbox: Mailbox[Written] = Mailbox(2000)
         mailbox.put(lines, skipped)
         self.sink(LinesWritten(mailbox, self.log))
 
-    def lose(self, why: str = "no supervisor is running there") -> None:
-        """The supervisor is gone."""
-        self.sink(SupervisorLost(why))
+    def lose(self, why: str = "no supervisor is running there", gone: bool = True) -> None:
+        """The supervisor is gone, or does not answer."""
+        self.sink(SupervisorLost(why, gone))

@@ -7,6 +7,7 @@ import msgspec
 from supervisor.control.messages import EjectionStatus, ResultCacheStatus
 from tests.dashboard.bench import Bench, piloted
 from tests.dashboard.fleet import (
+    CARD,
     FakeSource,
     deployment,
     details_of,
@@ -124,6 +125,21 @@ async def test_the_card_tells_what_was_calibrated_and_what_may_be_cached(bench: 
         ("cached", "250 rows, 25%"),
     ]:
         assert any(label in line and value in line for line in bench.picture()), label
+
+
+@piloted((120, 40))
+async def test_a_limit_says_its_value_and_whose_choice_it_is(bench: Bench) -> None:
+    cards = [msgspec.structs.replace(CARD, max_num_seqs=rows, calibrated=["max_num_seqs"]) for rows in (32, 64)]
+    found = [replica(f"primary/{index}", card=card) for index, card in enumerate(cards)]
+    kept = [replica("stub/0", card=msgspec.structs.replace(CARD, engine="stub", calibrated=[]))]
+    limits = {"max_num_seqs": None, "max_num_batched_tokens": 8192}
+    await bench.push(inventory([deployment(name, rows, limits=limits) for name, rows in (("a", found), ("b", kept))]))
+    for name, told in (("a", "32 to 64, calibrated"), ("b", "32, the engine decides")):
+        await bench.go_to(name)
+        await bench.press("enter")
+        assert told in bench.picture_of("max_num_seqs"), bench.picture()
+        assert "8 192" in bench.picture_of("max_num_batched_tokens")
+        await bench.press("escape")
 
 
 @piloted((80, 24))

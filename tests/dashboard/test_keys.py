@@ -216,6 +216,41 @@ async def test_K_kills_after_yes(bench: Bench) -> None:
 
 
 @piloted()
+async def test_the_kill_dialog_says_what_is_tried_elsewhere_and_what_is_cut(bench: Bench) -> None:
+    """Spec 6: an exchange without a byte of its answer is tried once more on another replica; a stream is cut."""
+    await bench.go_to("primary/0")
+    await bench.press("K")
+    assert bench.picture_of("SIGKILL to its process group now, with 3 exchanges in flight:")
+    assert bench.picture_of("what got no byte yet is tried once more on another replica")
+    assert bench.picture_of("a stream that began is cut")
+    await bench.press("n")
+    await bench.go_to("reranker/2")
+    await bench.press("K")
+    assert bench.picture_of("Nothing is in flight there.")
+
+
+@piloted()
+async def test_the_kill_dialog_says_that_nobody_else_is_there_to_try_again(bench: Bench) -> None:
+    await bench.push(inventory([deployment("chat", [replica("chat/0", in_flight=1)])]))
+    bench.clock.seconds += 1
+    await bench.go_to("chat/0")
+    await bench.press("K")
+    assert bench.picture_of("with 1 exchange in flight:")
+    assert bench.picture_of("no other replica is ready: what got no byte yet fails (502)")
+    assert not bench.picture_of("on another replica")
+
+
+@piloted()
+async def test_a_kill_of_all_replicas_counts_none_of_them_as_another(bench: Bench) -> None:
+    await bench.push(inventory([deployment("chat", [replica("chat/0"), replica("chat/1")])]))
+    bench.clock.seconds += 1
+    await bench.go_to("chat")
+    await bench.press("space", "K")
+    assert bench.picture_of("SIGKILL to their process groups now, with 6 exchanges in flight:")
+    assert bench.picture_of("no other replica is ready")
+
+
+@piloted()
 async def test_a_kill_hits_the_incarnation_of_the_key_press_though_the_order_changes(bench: Bench) -> None:
     """Select replica 3, open the dialog, let 1 disappear and the order change, confirm."""
     await bench.go_to("primary/3")

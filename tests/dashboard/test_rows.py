@@ -48,6 +48,31 @@ def test_eighty_columns_keep_what_matters() -> None:
     assert layout.placed[-1].width >= NARROWEST_REASON
 
 
+def test_eighty_columns_hold_what_three_kinds_of_trouble_take() -> None:
+    layout = lay_out(inventory([deployment("minilm", [replica("minilm/0")])]), 80)
+    assert layout.placed[-1].width >= len("3 of 5 ready, 1 draining, 1 failed")
+
+
+def test_a_long_state_is_never_cut() -> None:
+    odd = inventory([deployment("primary", [replica("primary/0", state="unresponsive")])])
+    assert {placed.column.name: placed.width for placed in lay_out(odd, 80).placed}["state"] == 14
+
+
+def test_what_nobody_measures_is_no_zero() -> None:
+    """Attached replicas run somewhere else: their CPU, memory and threads are not known here."""
+    attached = replica(
+        "far/0", managed=False, pid=None, device="attached", endpoint="http://10.0.0.7:8000", cpu_percent=0.0,
+        rss_bytes=0, threads=None,
+    )  # fmt: skip
+    fleet = inventory([deployment("far", [attached]), deployment("near", [replica("near/0")])])
+    layout = lay_out(fleet, 200)
+    names = [placed.column.name for placed in layout.placed]
+    for row in build_rows(fleet, layout, History()):
+        shown = dict(zip(names, (text for text, _ in row.cells), strict=True))
+        measured = {shown[name] for name in ("cpu", "memory", "threads")}
+        assert (measured == {"-"}) is (row.key.deployment == "far"), row
+
+
 def test_two_hundred_columns_show_everything() -> None:
     assert lay_out(fleet_of_twelve(), 200).names == {column.name for column in COLUMNS}
 
@@ -78,6 +103,8 @@ def test_the_column_under_the_mouse() -> None:
         ({"state": "restarting", "restart_in_s": 4.0, "reason": "SIGKILL"}, "restarting in 4 s: SIGKILL"),
         ({"state": "restarting", "last_exit": "exit code 3"}, "restarting: exit code 3"),
         ({"state": "loading", "in_state_s": 12.0}, "loading weights, 12 s"),
+        ({"state": "loading", "in_state_s": 12.0, "pid": None, "reason": "the shared weights are being loaded"},
+         "loading shared weights, 12 s"),
         ({"state": "failed", "reason": "failed to load 3 times"}, "failed: failed to load 3 times"),
         ({"state": "incompatible", "reason": "dtype float16, baseline float32"},
          "incompatible: dtype float16, baseline float32"),

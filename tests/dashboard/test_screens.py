@@ -8,6 +8,7 @@ import time
 import msgspec
 import pytest
 
+from supervisor.control.events import Warned
 from supervisor.control.messages import DrainReplica, Inventory, Kill, LogLine, Restart
 from tests.dashboard.bench import Bench, piloted, press
 from tests.dashboard.fleet import (
@@ -20,17 +21,17 @@ from tests.dashboard.fleet import (
     replica,
     story,
 )
-from ui.dashboard import keymap
+from ui.dashboard import keymap, words
 from ui.dashboard.rows import RowKey
 from ui.dashboard.screens.main import MainScreen
 from ui.dashboard.widgets.fleet_table import FleetTable
-from ui.dashboard.widgets.line_view import LineView
+from ui.dashboard.widgets.line_view import LEAST_TO_WRAP, LineView
 
 
 @piloted()
 async def test_the_main_screen_says_for_each_replica_what_goes_on(bench: Bench) -> None:
     text = bench.picture()
-    assert bench.picture_of("primary/2").rstrip().endswith("draining, 3 left, 12 s of 30:…")
+    assert bench.picture_of("primary/2").rstrip().endswith("draining, 3 left, 12 s of 30: s…")
     assert "ejected, back in 24 s" in bench.picture_of("primary/3")
     assert "failed: exited 3 times" in bench.picture_of("reranker/2")
     assert "loading weights, 12 s" in bench.picture_of("reranker/3")
@@ -101,6 +102,18 @@ async def test_w_wraps_and_arrows_move_sideways_without(bench: Bench) -> None:
     assert not bench.picture_of("END")
     for _ in range(12):
         await bench.press("right")
+    assert bench.picture_of("END")
+
+
+@piloted()
+async def test_a_low_pane_shows_the_beginning_of_each_event_and_not_the_end_of_one(bench: Bench) -> None:
+    events = bench.main.query_one("#events", LineView)
+    assert events.size.height <= LEAST_TO_WRAP
+    bench.source.happen([Warned(time=EPOCH, message="word " * 30 + "END")])
+    await bench.settle()
+    assert bench.picture()[-2].startswith(f" {words.clock(EPOCH)} ") and not bench.picture_of("END")
+    events.focus()
+    await bench.press("w")
     assert bench.picture_of("END")
 
 
@@ -189,7 +202,7 @@ async def test_a_line_of_sixteen_mebibytes_is_cut(bench: Bench) -> None:
     await bench.press("l", "w")
     bench.source.write([LogLine(time=EPOCH, replica="primary/0", incarnation=1, text="x" * 16 * 1024 * 1024)])
     await bench.settle()
-    assert "16773120 more characters" in bench.log.lines[-1] and len(bench.log.lines[-1]) < 5000
+    assert "16 773 120 more characters" in bench.log.lines[-1] and len(bench.log.lines[-1]) < 5000
     assert bench.picture_of("more characters")
 
 

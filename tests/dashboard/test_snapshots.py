@@ -95,7 +95,7 @@ def test_disconnected(snap_compare: Compare) -> None:
 
     async def lose(pilot: Pilot[object]) -> None:
         await pilot.pause()
-        app.post_message(SupervisorLost("no supervisor is running there"))
+        app.post_message(SupervisorLost("no supervisor is running there", gone=True))
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=(80, 24), run_before=lose)

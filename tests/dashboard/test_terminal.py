@@ -18,27 +18,34 @@ from pathlib import Path
 
 import pytest
 
+from ui.dashboard.terminal import HIGHEST
+
 ROOT = Path(__file__).parents[2]
 LEAVES_SCREEN = b"\x1b[?1049l"
 SHOWS_CURSOR = b"\x1b[?25h"
 PROGRAM = """
-import sys
+import os, sys
 from ui.dashboard.app import run_dashboard
 choice = run_dashboard(sys.argv[1], readonly=False, owns_supervisor=True)
-print("ended:", choice.value, flush=True)
+try:
+    print("ended:", choice.value, flush=True)
+except OSError:
+    os._exit(UNSEEN if choice.value == "terminated" else 1)
 """
+UNSEEN = 41
+"""Exit code of a dashboard that ended in order, and could tell nobody."""
 
 
 class Terminal:
     """A dashboard in a pseudo-terminal of its own session, as a user has it."""
 
-    def __init__(self, path: str, **environment: str) -> None:
+    def __init__(self, path: str, leads: bool = True, **environment: str) -> None:
         self.output = b""
-        self.pid, self.fd = pty.fork()
+        self.pid, self.fd = pty.fork() if leads else _fork_beside_a_terminal()
         if self.pid == 0:
             os.chdir(ROOT)
             os.environ.update({"TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **environment})
-            os.execv(sys.executable, [sys.executable, "-c", PROGRAM, path])
+            os.execv(sys.executable, [sys.executable, "-c", PROGRAM.replace("UNSEEN", str(UNSEEN)), path])
         self.before = termios.tcgetattr(self.fd)
         self.resize(80, 24)
 
@@ -84,6 +91,19 @@ class Terminal:
             os.waitpid(self.pid, 0)
 
 
+def _fork_beside_a_terminal() -> tuple[int, int]:
+    """As pty.fork, of a child whose session the terminal is not: nobody signals it."""
+    ours, theirs = pty.openpty()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        for number in (0, 1, 2):
+            os.dup2(theirs, number)
+        os.close(ours)
+    os.close(theirs)
+    return pid, ours
+
+
 @pytest.fixture(scope="module")
 def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A served fleet that all tests of this module attach to; it must outlive them all."""
@@ -123,13 +143,41 @@ def test_a_signal_restores_the_terminal(terminal: Terminal, number: signal.Signa
     assert_restored(terminal, "terminated")
 
 
-def test_a_terminal_that_is_closed_ends_the_dashboard(terminal: Terminal) -> None:
-    os.close(terminal.fd)
-    deadline = time.monotonic() + 10
-    while os.waitpid(terminal.pid, os.WNOHANG) == (0, 0):
-        assert time.monotonic() < deadline, "it still runs"
-        time.sleep(0.02)
-    terminal.pid = 0
+@pytest.mark.parametrize("told", [True, False], ids=["by SIGHUP", "by nobody"])
+def test_a_terminal_that_is_closed_ends_the_dashboard_in_order_and_not_by_its_watchdog(
+    control: str, told: bool
+) -> None:
+    """The kernel's SIGHUP and SIGCONT go to the terminal's session, which may be another's."""
+    terminal = Terminal(control, leads=told)
+    try:
+        terminal.until(b"primary/4")
+        os.close(terminal.fd)
+        deadline = time.monotonic() + 20
+        while (ended := os.waitpid(terminal.pid, os.WNOHANG)) == (0, 0):
+            assert time.monotonic() < deadline, "it still runs"
+            time.sleep(0.02)
+        terminal.pid = 0
+        assert os.waitstatus_to_exitcode(ended[1]) == UNSEEN
+    finally:
+        terminal.close()
+
+
+def test_a_process_that_was_stopped_and_woken_from_outside_takes_the_terminal_anew(terminal: Terminal) -> None:
+    terminal.signal(signal.SIGSTOP)
+    os.waitpid(terminal.pid, os.WUNTRACED)
+    terminal.signal(signal.SIGCONT)
+    terminal.until(LEAVES_SCREEN)
+    terminal.until(b"\x1b[?1049h")
+    terminal.until(b"primary/4")
+    terminal.type("qd")
+    assert_restored(terminal, "detach")
+
+
+def test_a_terminal_that_says_it_is_endless_is_drawn_on_as_if_it_had_an_end(terminal: Terminal) -> None:
+    terminal.resize(65535, 65535)
+    terminal.until(f"\x1b[{HIGHEST};1H".encode())
+    terminal.type("qd")
+    assert_restored(terminal, "detach")
 
 
 def test_control_z_gives_the_terminal_back_and_fg_takes_it_again(terminal: Terminal) -> None:

@@ -161,6 +161,36 @@ def test_a_tab_that_is_closed_and_a_server_that_is_killed_leave_no_dashboard(ope
     assert tabs and not psutil.wait_procs(tabs, timeout=20)[1], "the server was killed"
 
 
+def test_a_tab_that_is_killed_closes_its_socket_and_no_size_is_believed(open_web: Open) -> None:
+    web = open_web()
+
+    async def browse() -> None:
+        jar = aiohttp.CookieJar(unsafe=True)
+        async with aiohttp.ClientSession(cookie_jar=jar, timeout=LONGEST) as browser:
+            await (await browser.get(web.address)).read()
+            async with browser.ws_connect(f"{web.base}/ws?width=999999999&height=999999999") as tab:
+                await _seen(tab, "1 of 1 ready")
+                await tab.send_json(["resize", {"width": 10**9, "height": -5}])
+                await tab.send_json(["resize", {"width": 100, "height": 10**9}])
+                await tab.send_json(["stdin", "?"])
+                await _seen(tab, "Esc closes")
+                for process in web.tabs():
+                    process.kill()
+                async with asyncio.timeout(LONG_S):
+                    while not tab.closed:
+                        await tab.receive()
+            for nonsense in ("no json", '["resize", {"width": "wide"}]'):
+                async with browser.ws_connect(f"{web.base}/ws?width=80&height=24") as tab:
+                    await tab.send_str(nonsense)
+                    async with asyncio.timeout(LONG_S):
+                        while not tab.closed:
+                            await tab.receive()
+
+    asyncio.run(browse())
+    assert not psutil.wait_procs(web.tabs(), timeout=20)[1]
+    assert status_of(web, "/") == 403, "it still answers"
+
+
 def test_a_port_that_is_taken_is_said(running: Running) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
@@ -246,6 +276,12 @@ async def _browse(web: Web, running: Running, debugging: str) -> None:
             assert max(map(len, pictures)) > 10_000, "something is drawn"
             assert await page.value("document.title") == "stoker test"
             assert await page.value("document.querySelector('.xterm-screen').clientWidth > innerWidth - 20")
+            for tab in web.tabs():
+                tab.kill()
+            await page.until("document.getElementById('words').textContent.includes('has ended')")
+            assert await page.value("getComputedStyle(document.getElementById('again')).display") == "block"
+            await page.value("document.getElementById('again').click()")
+            await page.until("document.body.classList.contains('-first-byte')")
             web.process.kill()
             await page.until("document.getElementById('words').textContent.includes('retrying')")
             assert await page.value("getComputedStyle(document.getElementById('notice')).display") == "flex"

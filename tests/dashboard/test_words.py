@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,11 +12,13 @@ from rich.cells import cell_len
 from rich.style import Style
 
 from supervisor.control.messages import LogLine
-from tests.dashboard.fleet import EPOCH, story
+from tests.dashboard.fleet import EPOCH, fleet_of_twelve, story
 from ui.dashboard import words
-from ui.dashboard.lines import LONGEST_LINE, event_line, level_of, log_line
+from ui.dashboard.lines import LONGEST_LINE, event_line, level_of, log_line, missed_line, skipped_line
+from ui.dashboard.model import Model
 from ui.dashboard.paint import Tone, paint, plain, spread, to_ascii
 from ui.dashboard.widgets.line_view import break_line, highlighted, split_cells
+from ui.dashboard.widgets.masthead import Around, masthead
 
 ANYTHING = st.text(alphabet=st.characters(), max_size=80)
 
@@ -54,6 +57,15 @@ def test_wild_text_is_shown_literally(wild: str, shown: str) -> None:
 @given(ANYTHING, st.integers(0, 60), st.booleans())
 def test_fit_takes_exactly_its_cells(text: str, width: int, right: bool) -> None:
     assert cell_len(words.fit(words.literal(text), width, right)) == width
+
+
+def test_a_part_of_which_only_a_scrap_would_be_left_is_left_out() -> None:
+    text = "3 of 5 ready, 1 failed · embed · artifact"
+    assert words.clip(text, 22) == words.clip(text, 25) == "3 of 5 ready, 1 failed"
+    assert words.clip(text, 34) == words.clip(text, 40) == "3 of 5 ready, 1 failed · embed"
+    assert words.clip(text + " of long", 41) == "3 of 5 ready, 1 failed · embed · artifac…"
+    assert words.clip(text, 21) == "3 of 5 ready, 1 fail…"
+    assert words.clip(text, 41) == text
 
 
 @given(ANYTHING)
@@ -139,6 +151,16 @@ def test_a_log_line_is_literal_and_bounded() -> None:
     text = plain(log_line(wild, with_replica=True))
     assert text.startswith(" 08:53:20 /3 \\x1b[2J[red]xxx")
     assert "more characters in the log file" in text and len(text) < LONGEST_LINE + 200
+
+
+def test_one_is_no_plural() -> None:
+    assert [words.plural(count, "row") for count in (0, 1, 2, 12_480)] == ["0 rows", "1 row", "2 rows", "12 480 rows"]
+    assert plain(skipped_line(1)).strip().startswith("··· 1 line skipped")
+    assert plain(missed_line(1)).strip() == "··· 1 event is not kept any more"
+    small = msgspec.structs.replace(fleet_of_twelve().supervisor, cpu_budget=1, cpu_threads_used=1)
+    model = Model()
+    model.take_inventory(msgspec.structs.replace(fleet_of_twelve(), supervisor=small))
+    assert "1 of 1 thread " in plain(masthead(model, Around(), 200, False)[1])
 
 
 def test_levels_are_seen_near_the_start() -> None:

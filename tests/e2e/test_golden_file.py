@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from supervisor.control.events import ReplicaFailed
+from supervisor.control.events import ReplicaFailed, ReplicaReady
+from supervisor.control.messages import Restart
 from tests.support import Running
 
 CONFIG = """
@@ -58,3 +59,9 @@ def test_a_trusted_run_is_written_down_and_holds_replicas_to_it(tmp_path: Path) 
         assert running.replica("right/0").limits == card.limits and card.max_num_batched_tokens >= 64
         assert running.post("/v1/embeddings", {"model": "right", "input": "x"}).status == 200
         assert running.post("/v1/embeddings", {"model": "wrong", "input": "x"}).status == 503
+        wrong.write_text(right.read_text())
+        running.accepted(Restart(target="wrong/0"))
+        ready = running.wait_event(ReplicaReady, lambda event: event.replica == "wrong/0")
+        assert ready.how == "fork", "its template has the file of before in its memory, and it reads the one of now"
+        card = running.replica("wrong/0").card
+        assert card is not None and card.golden == "verified"

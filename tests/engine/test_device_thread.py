@@ -66,6 +66,8 @@ class _Counter(Backend):
         if route is Route.EMBEDDINGS:
             return _Vectors(self.vector)
         asked = json.loads(body)
+        if "leave" in asked:
+            raise _Leave
         return _Count(asked["length"], asked.get("bad", False))
 
     def forward(self, rows: Sequence[Row]) -> Sequence[Any]:
@@ -90,11 +92,17 @@ class _Counter(Backend):
         self.released.append(generation.length)
 
 
+class _Leave(BaseException):
+    """What user code may raise to get past `except Exception`."""
+
+
 class _Vectors(Job):
     def __init__(self, vector: list[float]) -> None:
         self.rows = [Row(1, vector)]
 
     def answer(self, outputs: Sequence[Any]) -> bytes:
+        if self.rows[0].data == []:
+            raise _Leave
         return answers.embeddings_answer(requests.EmbeddingsRequest(inputs=["x"]), outputs, 1, "m")
 
 
@@ -184,6 +192,33 @@ def test_nan_in_a_vector_is_a_500_that_is_counted_and_the_thread_lives() -> None
     assert bench.answers()[1][0] == 500
     assert bench.answers()[2][1]["data"][0]["embedding"] == [0.5]
     assert bench.thread.gauges.nan_outputs == 1
+
+
+def test_what_no_except_exception_sees_is_a_500_too_and_the_thread_lives() -> None:
+    bench = Bench()
+    bench.ask(1, leave=True)
+    bench.backend.vector = []
+    bench.ask(2, Route.EMBEDDINGS)
+    bench.ask(3, length=2)
+    bench.run_until_ended(3)
+    assert {exchange: status for exchange, (status, _) in bench.answers().items()} == {1: 500, 2: 500, 3: 200}
+    assert bench.answers()[1][1]["error"]["message"] == "_Leave"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_the_wire_does_not_take_is_a_500_and_not_silence(
+    stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ZeroMQ drops the connection of a peer that sends more than was agreed, and what it sent."""
+    monkeypatch.setattr("engine.device_thread.MAX_BODY_BYTES", 1)
+    bench = Bench()
+    bench.ask(1, length=12, stream=stream)
+    bench.ask(2, length=9, stream=stream)
+    bench.run_until_ended(2)
+    said = bench.answers()
+    assert said[1][0] == 500 and "expected an answer of at most" in said[1][1]["error"]["message"]
+    assert (2 in said) != stream, "its neighbour is whole"
+    assert sorted(bench.backend.released) == [9, 12]
 
 
 def test_device_memory_is_read_for_the_heartbeat() -> None:

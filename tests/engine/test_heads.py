@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -24,11 +25,13 @@ from transformers import (
 
 from engine import golden
 from engine.backends.answers import NotFiniteError
+from engine.backends.artifacts import resolve
 from engine.backends.base import Job, LoadError, RequestError
+from engine.backends.heads import HeadTokeniser
 from engine.backends.tasks import task_of
 from engine.backends.transformers import TransformersBackend
 from engine.messages import Route
-from tests.engine.conftest import Plain, launch
+from tests.engine.conftest import MINILM, Plain, launch
 from tests.engine.small import save_model, save_pair_tokenizer, small
 
 TEXTS = ["", "short", "a text of some length, with naïve café in it", "東京 🙂", "long " * 50]
@@ -63,6 +66,59 @@ def answer(backend: TransformersBackend, route: Route, *, one_by_one: bool = Fal
     outputs = [backend.forward([row])[0] for row in job.rows] if one_by_one else backend.forward(job.rows)
     read: dict[str, Any] = json.loads(job.answer(outputs))
     return read
+
+
+class Counting:
+    """A tokeniser that notes how much it was given."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.characters = 0
+        self._tokenizer = tokenizer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tokenizer, name)
+
+    def encode(self, *texts: str, **how: Any) -> Any:
+        self.characters += sum(map(len, texts))
+        return self._tokenizer.encode(*texts, **how)
+
+
+def reading(limit: int) -> tuple[Tokenizer, HeadTokeniser, Counting]:
+    """MiniLM's tokeniser as it cuts by itself, ours around it, and what that one gave it to read."""
+    file = str(resolve(MINILM).path / "tokenizer.json")
+    plain = Tokenizer.from_file(file)
+    plain.no_padding()
+    plain.enable_truncation(max_length=limit)
+    counting: Any = Counting(Tokenizer.from_file(file))
+    return plain, HeadTokeniser(counting, limit), counting
+
+
+def test_pairs_are_cut_as_the_tokeniser_itself_would() -> None:
+    texts = ["", "a", "one two three four five", "[SEP] 東京 naïve", "many words here " * 3, "x y z " * 12]
+    for limit in (8, 9, 24, 31):
+        plain, ours, _ = reading(limit)
+        pairs = [(text, other) for text in texts for other in (None, *texts)]
+        expected = [plain.encode(text) if other is None else plain.encode(text, other) for text, other in pairs]
+        found = [row.data for row in ours.rows(pairs, "input")]
+        assert found == [(read.ids, read.type_ids) for read in expected]
+
+
+def test_of_long_texts_no_more_is_read_than_can_matter() -> None:
+    """Cut by the tokeniser, such a pair would be kept in 400 000 pieces, and take minutes and gigabytes."""
+    _, ours, counting = reading(64)
+    long = " ".join(f"{number} unverständliche Wörter, {'x' * (number % 130)}" for number in range(5000))
+    pairs = [(long, None), (long, long), ("short", long), (long, "short")]
+    rows = ours.rows(pairs, "input")
+    assert counting.characters < 20_000 < len(long)
+    plain, _, _ = reading(64)
+    begin = long[:2000]
+    expected = [
+        plain.encode(begin),
+        plain.encode(begin, begin),
+        plain.encode("short", begin),
+        plain.encode(begin, "short"),
+    ]
+    assert [row.data for row in rows] == [(read.ids, read.type_ids) for read in expected]
 
 
 def plain_logits(folder: Path, texts: Sequence[Any]) -> torch.Tensor:

@@ -12,8 +12,10 @@ import pytest
 
 from engine import golden
 from engine.backends import answers
-from engine.backends.base import Generation, Job, LoadError, RequestError
+from engine.backends.base import Generation, Job, LoadError, RequestError, error_body
 from engine.backends.python import PythonBackend, UserCodeError
+from engine.calibration import Pass
+from engine.errors import words_of
 from engine.messages import LaunchSpec, Route
 
 MODULE = "a_users_module"
@@ -100,6 +102,13 @@ class Words:
             yield word + " "
 
 
+def test_where_no_limits_are_set_the_defaults_hold_and_are_not_called_calibrated() -> None:
+    model = backend(Lengths)
+    model.calibrate([Pass(40, 1.0)])
+    card = model.card()
+    assert (card.max_num_seqs, card.max_num_batched_tokens, card.calibrated) == (32, 8192, [])
+
+
 def test_load_gets_the_engine_arguments_and_where_to_compute() -> None:
     model = backend(Lengths, size=3, forkable=True)
     assert model._user.args == {"device": "cpu", "threads": 2, "size": 3}
@@ -112,7 +121,11 @@ def test_embeddings_are_lists_of_numbers_arrays_too() -> None:
         def forward(self, rows: list[Any]) -> Any:
             return numpy.array(super().forward(rows), dtype=numpy.float32)
 
-    for kind in (Lengths, Arrays):
+    class Scalars(Lengths):
+        def forward(self, rows: list[Any]) -> Any:
+            return [[numpy.float32(number) for number in row] for row in super().forward(rows)]
+
+    for kind in (Lengths, Arrays, Scalars):
         answer = ask(backend(kind), Route.EMBEDDINGS, input=["a", "abc", "ab"])
         assert [item["embedding"] for item in answer["data"]] == [[1.0, 1.0], [3.0, 1.0], [2.0, 1.0]]
         assert answer["model"] == "users"
@@ -223,6 +236,8 @@ def test_a_caller_that_leaves_closes_the_generator() -> None:
         (None, "expected forward to return a list of 1 outputs, one a row; found NoneType"),
         ([[1.0], [2.0]], "found 2 outputs"),
         (["text"], "expected an embedding: a list of numbers; found 'text'"),
+        ([[]], "expected an embedding: a list of numbers; found \\[\\]"),
+        ([[10**400]], "too large to convert to float"),
         ([[1.0, "x"]], "expected an embedding"),
         ([[float("nan")]], "the model gave NaN or infinity"),
         ([[float("inf"), 1.0]], "the model gave NaN or infinity"),
@@ -233,17 +248,61 @@ def test_outputs_that_are_none_are_an_error_that_says_so(outputs: Any, sentence:
         def forward(self, rows: list[Any]) -> Any:
             return outputs
 
-    with pytest.raises((UserCodeError, answers.OutputError), match=sentence):
+    with pytest.raises((UserCodeError, answers.OutputError, OverflowError), match=sentence):
         ask(backend(Wrong), Route.EMBEDDINGS, input="x")
 
 
-def test_leaving_the_process_is_an_error_like_any_other() -> None:
+@pytest.mark.parametrize("output", [{}, [], 3, None, "text"])
+def test_classes_that_are_none_are_an_error_that_says_so(output: Any) -> None:
+    class Wrong:
+        task = "classify"
+
+        def forward(self, rows: list[Any]) -> Any:
+            return [output]
+
+    with pytest.raises(UserCodeError, match="expected a probability of each label, at least one; found"):
+        ask(backend(Wrong), Route.CLASSIFY, input="x")
+
+
+class Rude(BaseException):
+    """Wants to get past `except Exception`."""
+
+
+@pytest.mark.parametrize("error", [SystemExit("enough"), KeyboardInterrupt("enough"), Rude("enough")])
+def test_leaving_the_process_is_an_error_like_any_other(error: BaseException) -> None:
     class Leaves(Lengths):
         def forward(self, rows: list[Any]) -> Any:
-            sys.exit("enough")
+            raise error
 
-    with pytest.raises(UserCodeError, match="the class raised SystemExit: enough"):
+    class LeavesLate:
+        def stream(self, row: dict[str, Any]) -> Iterator[str]:
+            yield "a "
+            raise error
+
+    with pytest.raises(UserCodeError, match=f"the class raised {type(error).__name__}: enough"):
         ask(backend(Leaves), Route.EMBEDDINGS, input="x")
+    with pytest.raises(UserCodeError, match=f"the class raised {type(error).__name__}: enough"):
+        ask(backend(LeavesLate), Route.COMPLETIONS, prompt="x")
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ValueError("a reason"), "ValueError: a reason"),
+        (MemoryError(), "MemoryError"),
+        (ValueError("half \ud800 a pair"), "ValueError: half ? a pair"),
+        (Unspeakable(), "Unspeakable: (its message cannot be had: ValueError)"),
+        (ValueError("x" * 10_000_000), "ValueError: " + "x" * 1988 + "…"),
+    ],
+)
+def test_any_error_has_words_that_can_be_sent(error: Exception, words: str) -> None:
+    assert words_of(error) == words
+    assert json.loads(error_body(words_of(error), kind="k", code="c"))["error"]["message"] == words
 
 
 def test_a_route_of_another_task_is_404_and_named() -> None:

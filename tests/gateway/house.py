@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from engine.messages import Request
+from supervisor.core.body_room import BodyRoom
 from supervisor.core.dispatch import Member, Pool
 from supervisor.core.ejection import Outcome
 from supervisor.core.traffic import Traffic
@@ -24,6 +25,7 @@ from supervisor.gateway.server import HttpServer
 LONG_S = 20.0
 """A bound that only a hang reaches."""
 MOST_CLIENTS = 500
+BODY_ROOM_BYTES = 16 * 1024 * 1024
 
 
 class Wire:
@@ -134,9 +136,13 @@ class House:
         self.lane = Lane("m", Pool(self.exchanges.tickets, desired=2), 60.0, 1)
         self.targets = [self._target(f"m/{number}") for number in range(2)]
         self.directory = Directory(self.lane)
+        self.room = BodyRoom(BODY_ROOM_BYTES)
         self.turned_away: list[int] = []
         self.server = HttpServer(
-            Gateway(self.exchanges, self.directory, Pages(), None), most=MOST_CLIENTS, on_full=self.turned_away.append
+            Gateway(self.exchanges, self.directory, Pages(), None),
+            most=MOST_CLIENTS,
+            room=self.room,
+            on_full=self.turned_away.append,
         )
         self.clients: list[Client] = []
         self.mistakes: list[dict[str, Any]] = []

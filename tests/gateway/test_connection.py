@@ -28,6 +28,13 @@ async def one_answer(house: House, client: Client) -> int:
 
 
 @in_house
+async def test_the_first_connection_after_a_long_time_without_any_is_served(house: House) -> None:
+    house.server.now -= KEEP_ALIVE_S + 1  # nobody looked at the clock since
+    client = await house.connect()
+    assert await one_answer(house, client) == 200
+
+
+@in_house
 async def test_pipelined_requests_are_served_one_at_a_time_and_answered_in_order(house: House) -> None:
     client = await house.connect()
     client.send(b"".join(post(b'{"user": "%d"}' % number) for number in range(5)))
@@ -303,6 +310,17 @@ async def test_a_client_that_hangs_up_cancels_what_it_waited_for(house: House) -
 
 
 @in_house
+async def test_a_client_that_closes_its_side_only_has_hung_up_too(house: House) -> None:
+    """TCP shows the same FIN for both; nginx, uvicorn and hyper (Mosec) decide the same (docs/decisions.md)."""
+    client = await house.connect()
+    client.send(post())
+    ((_, number),) = await house.opened(1)
+    client.writer.write_eof()
+    assert await client.closed() == b""
+    assert house.cancelled() == [number] and not house.open()
+
+
+@in_house
 async def test_a_client_that_asks_again_at_once_after_429_waits_a_moment_and_others_do_not(house: House) -> None:
     for target in house.targets:
         target.member.in_flight = MOST_IN_FLIGHT
@@ -461,6 +479,39 @@ async def test_at_the_end_a_request_that_is_on_its_way_in_is_still_answered(hous
     assert (await client.answer()).code == "stopping"
     client.writer.close()
     await closing
+
+
+@in_house
+async def test_at_the_end_an_idle_connection_whose_request_comes_just_then_gets_an_answer(house: House) -> None:
+    client = await house.connect()
+    await until(lambda: len(house.connections) == 1)
+    house.directory.stopping = True
+    closing = asyncio.ensure_future(house.server.close())
+    await until(lambda: house.server.stopping)
+    client.send(post())
+    assert (await client.answer()).code == "stopping"
+    assert await client.closed() == b""
+    await closing
+
+
+@in_house
+async def test_at_the_end_who_connected_and_was_not_taken_in_yet_gets_an_answer(house: House) -> None:
+    house.directory.stopping = True
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    address = listener.getsockname()
+    waiting: list[socket.socket] = []
+    async with server_module.serving(house.server._app, listener, MOST_CLIENTS, house.room, house.turned_away.append):
+        for _ in range(3):  # no turn of the loop between these and the end
+            waiting.append(socket.create_connection(address))
+            waiting[-1].sendall(post())
+    for client in waiting:
+        client.settimeout(LONG_S)
+        with client, client.makefile("rb") as answer:
+            assert answer.read().startswith(b"HTTP/1.1 503 ")
+    with contextlib.suppress(ConnectionRefusedError):
+        socket.create_connection(address).close()
+        raise AssertionError("it still listens")
 
 
 @in_house

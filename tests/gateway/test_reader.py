@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.messages import MAX_BODY_BYTES
+from supervisor.core.body_room import BodyRoom
 from supervisor.gateway import reader as reader_module
 from supervisor.gateway.errors import HttpError
 from supervisor.gateway.reader import MAX_HEAD_BYTES, Reader, Request
@@ -17,7 +19,7 @@ NEXT = b"GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 def reader() -> Reader:
-    return Reader(lambda request: None)
+    return Reader(lambda request: None, BodyRoom(MAX_BODY_BYTES))
 
 
 def read(*pieces: bytes) -> list[Request]:
@@ -176,11 +178,11 @@ def test_many_small_headers_are_a_large_head_too() -> None:
 def test_a_body_that_grows_past_the_limit_is_refused_at_once_and_its_rest_is_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reader_module, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(reader_module, "MAX_BODY_BYTES", 100_000)
     fed = reader()
     fed.feed(HEAD + b"transfer-encoding: chunked\r\n\r\n")
     for _ in range(1001):
-        fed.feed(b"1\r\nx\r\n")
+        fed.feed(b"64\r\n" + b"x" * 100 + b"\r\n")
     (request,) = fed.ready
     assert request.refusal is not None and request.refusal.kind.status == 413
     fed.ready.clear()
@@ -211,7 +213,7 @@ def test_a_body_of_single_bytes_takes_no_more_than_itself() -> None:
 def test_what_the_judge_refuses_is_handed_over_before_its_body_comes() -> None:
     from supervisor.gateway import errors
 
-    fed = Reader(lambda request: HttpError(errors.UNAUTHORIZED, "no"))
+    fed = Reader(lambda request: HttpError(errors.UNAUTHORIZED, "no"), BodyRoom(MAX_BODY_BYTES))
     fed.feed(HEAD + b"content-length: 3\r\n\r\n")
     (request,) = fed.ready
     assert request.refusal is not None and request.keep_alive

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import signal
 import socket
 import sys
 import threading
@@ -220,10 +221,12 @@ def test_kill_ends_it_at_once_and_it_comes_back(serve: Serve) -> None:
 
 
 def test_a_command_that_is_not_there_is_given_up_at_once(serve: Serve) -> None:
-    running = serve(config(command=["/nowhere/serve", "{port}"]))
+    running = started(serve)
+    running.config.write_text(config(command=["/nowhere/serve", "{port}"]))
+    running.process.send_signal(signal.SIGHUP)
     failed = running.wait_event(ReplicaFailed)
-    assert "its command cannot be executed (exit code 127)" in failed.reason
-    assert running.replica("foreign/0").last_lines == [
+    assert "its command '/nowhere/serve' cannot be executed (exit code 127)" in failed.reason
+    assert running.replica(failed.replica).last_lines == [
         "/nowhere/serve: expected a program that can be executed, found none"
     ]
 
@@ -269,7 +272,7 @@ def test_a_gpu_replica_sees_its_own_card_alone() -> None:
     deployment = parse_config(config().replace("device: cpu", "device: cuda:1"), "c").config.deployments["foreign"]
     cards = [Device(f"cuda:{index}", "cuda", index, "card") for index in range(2)]
     machine = Machine(endpoint="", cpu_cores=2, devices=cards, environ={}, cores=(0, 1), cpu_flags=())
-    made = make(deployment, deployment.replicas[0], machine)
+    made = make(deployment, deployment.replicas[0], machine, deployment.replicas)
     assert isinstance(made, ManagedMake) and made.env["CUDA_VISIBLE_DEVICES"] == "1"
 
 

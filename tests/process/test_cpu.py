@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.control.messages import Scale
+from supervisor.control.messages import DrainReplica, Scale
 from supervisor.host.cpu import affinity_cores, cpu_budget
 from tests.conftest import Serve
 from tests.support import Running, stub_config
@@ -104,6 +104,15 @@ def test_a_variable_that_says_nothing_usable_is_an_error_at_the_start(
     command = [sys.executable, "-m", "ui.cli.main", "serve", "--headless", "-c", str(file)]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=30)
     assert done.returncode == 2 and variable in done.stderr and repr(value) in done.stderr
+
+
+def test_a_replica_that_was_drained_by_hand_uses_no_threads(serve: Serve) -> None:
+    running = serve(stub_config(replicas=2, cpu={"threads": 1}))
+    running.wait_ready(2)
+    assert running.inventory().supervisor.cpu_threads_used == 2
+    running.accepted(DrainReplica(replica="stub/1"))
+    found = running.wait_status(lambda found: found.deployments[0].replicas[1].state == "stopped")
+    assert found.supervisor.cpu_threads_used == 1
 
 
 @pytest.mark.skipif(not BOUND, reason="this platform knows no affinity")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.control.events import ReplicaReady, ReplicaState
+from supervisor.control.events import ReplicaExited, ReplicaReady, ReplicaState
 from supervisor.control.messages import Inventory, Restart
 from tests.conftest import Serve
 from tests.support import Answer, Running, stub_config
@@ -264,6 +264,12 @@ def test_a_forward_older_than_restart_hung_ms_restarts_its_replica(serve: Serve)
     ready = running.wait_event(ReplicaReady, lambda event: event.incarnation == 2)
     assert ready.replica == "stub/0"
     assert "a forward ran for" in (running.replica("stub/0").last_exit or "")
+
+
+def test_a_golden_check_that_hangs_restarts_its_replica_too(serve: Serve) -> None:
+    running = serve(stub_config(replicas=1, restart_hung_ms=500, engine_args="faults: {hang: true}"))
+    exited = running.wait_event(ReplicaExited)
+    assert "its first forwards ran for" in exited.reason and exited.restart_in_s == 1.0
 
 
 def test_overload_answers_each_request_with_200_or_429_and_leaves_nothing_open(serve: Serve) -> None:

@@ -207,7 +207,7 @@ def test_a_second_signal_cuts_the_drain(serve: Serve) -> None:
     assert connection.getresponse().status == 502
     connection.close()
     assert running.process.wait(30) == 0
-    assert "cut with 1 exchanges in flight" in running.log()
+    assert "cut with 1 exchange in flight" in running.log()
 
 
 def test_no_zombie_and_no_thread_is_left_behind_by_restarts(serve: Serve) -> None:

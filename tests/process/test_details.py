@@ -105,7 +105,7 @@ def test_totals_are_those_of_the_rows(running: Running) -> None:
 
 
 def test_a_replica_that_is_not_there_is_refused_by_name(running: Running) -> None:
-    with pytest.raises(CommandRefused, match="no replica is called 'one/9'"):
+    with pytest.raises(CommandRefused, match="no replica 'one/9'"):
         running.ask(GetReplica(replica="one/9"))
 
 
@@ -113,7 +113,7 @@ def test_the_log_of_a_deployment_has_only_its_own_lines(running: Running) -> Non
     answer = running.ask(GetLogs(deployment="one", lines=500))
     assert isinstance(answer, Lines)
     assert {line.replica.split("/")[0] for line in answer.lines} <= {"one"}
-    with pytest.raises(CommandRefused, match="no deployment is called 'three'"):
+    with pytest.raises(CommandRefused, match="no deployment 'three'"):
         running.ask(GetLogs(deployment="three"))
     with running.client() as client:
         client.ask(Subscribe(events=False, logs=True, deployment="one"))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from supervisor.control.events import ReplicaFailed
+from supervisor.control.events import ReplicaExited, ReplicaFailed
 from supervisor.control.messages import GetLogs
 from tests.conftest import Serve
 from tests.support import LONG_S, Answer, Running
@@ -19,7 +21,72 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "sentiment.py"
 
 USERS = '''
+import ctypes
+import os
+import threading
 import time
+
+
+def hold(rows):
+    """Say how many rows there are, and wait where one asks for it."""
+    print(len(rows), "rows")
+    while "hold" in rows and not os.path.exists("go"):
+        time.sleep(0.005)
+
+
+class Rude(BaseException):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+class Unruly:
+    """Does what no class should."""
+
+    task = "embed"
+
+    def forward(self, rows):
+        return [getattr(self, row)() if hasattr(self, row) else [float(len(row))] for row in rows]
+
+    def rude(self):
+        raise Rude
+
+    def surrogate(self):
+        raise ValueError("half \\ud800 a pair")
+
+    def endless(self):
+        return self.endless()
+
+    def memory(self):
+        raise MemoryError
+
+    def wordy(self):
+        raise ValueError("w" * 1_000_000)
+
+    def thing(self):
+        return object()
+
+    def asks(self):
+        input("nobody is there")
+
+    def debugs(self):
+        breakpoint()
+
+    def prints(self):
+        for _ in range(1000):
+            print("x" * 1000)
+        return [1.0]
+
+    def starts(self):
+        thread = threading.Thread(target=lambda: 1 / 0)
+        thread.start()
+        thread.join()
+        return [2.0]
+
+    def crashes(self):
+        ctypes.string_at(0)
+
+    def leaves(self):
+        os._exit(9)
 
 
 class Poisoned:
@@ -28,7 +95,7 @@ class Poisoned:
     task = "embed"
 
     def forward(self, rows):
-        time.sleep(0.05)
+        hold(rows)
         if "poison" in rows:
             raise ValueError("this row is poison")
         if "nan" in rows:
@@ -44,7 +111,7 @@ class Sick:
     task = "embed"
 
     def forward(self, rows):
-        time.sleep(0.05)
+        hold(rows)
         return [[float(row) if row in ("nan", "inf") else float(len(row))] for row in rows]
 
 
@@ -54,7 +121,7 @@ class Talks:
             if word == "bad":
                 time.sleep(0.3)  # what was said before is on its way by then
                 raise ValueError("a bad word")
-            yield word + " "
+            yield word * (80 << 20) if word == "x" else word + " "
 
 
 class Broken:
@@ -103,8 +170,33 @@ def embed(running: Running, *texts: str) -> Answer:
     return running.post("/v1/embeddings", {"input": list(texts)})
 
 
+def in_one_forward(running: Running, texts: Sequence[str]) -> list[Answer]:
+    """The answers to all texts, each a request: a first one holds the class until all of them wait."""
+
+    def wait_in_flight(count: int) -> None:
+        running.wait_status(lambda inventory: inventory.deployments[0].replicas[0].in_flight == count)
+
+    with ThreadPoolExecutor(1 + len(texts)) as pool:
+        holding = pool.submit(embed, running, "hold")
+        wait_in_flight(1)
+        asked = [pool.submit(embed, running, text) for text in texts]
+        wait_in_flight(1 + len(texts))
+        Path("go").touch()
+        assert holding.result().status == 200
+        answers = [one.result() for one in asked]
+    wait_logged(running, f"\n{len(texts)} rows\n")
+    return answers
+
+
+def wait_logged(running: Running, text: str) -> None:
+    """Until the log of own/0 has it: what a process prints comes another way than its answers."""
+    deadline = time.monotonic() + LONG_S
+    while text not in (log := logged(running)):
+        assert time.monotonic() < deadline, log
+
+
 def logged(running: Running) -> str:
-    return "\n".join(line.text for line in running.ask(GetLogs(replica="own/0", lines=500)).lines)
+    return "".join(f"{line.text}\n" for line in running.ask(GetLogs(replica="own/0", lines=500)).lines)
 
 
 def test_the_example_of_the_docs_serves_as_written(serve_own: Serve) -> None:
@@ -135,21 +227,61 @@ def test_errors_reach_the_caller_with_a_traceback_in_the_log_and_the_replica_liv
         assert answer.status == 500 and message in answer.json["error"]["message"]
         running.wait_status(lambda inventory: inventory.deployments[0].replicas[0].state == "ready")
     assert embed(running, "four").json["data"][0]["embedding"] == [4.0]
-    log = logged(running)
-    assert "/users.py" in log and 'raise ValueError("this row is poison")' in log
+    for part in ("/users.py", 'raise ValueError("this row is poison")'):
+        wait_logged(running, part)
     row = running.replica("own/0")
     assert (row.pid, row.restarts) == (pid, 0)
+
+
+UNRULY = {
+    "rude": "the class raised Rude: (its message cannot be had: RuntimeError)",
+    "surrogate": "ValueError: half ? a pair",
+    "endless": "RecursionError: maximum recursion depth exceeded",
+    "memory": "MemoryError",
+    "wordy": "ValueError: " + "w" * 1000,
+    "thing": "expected an embedding: a list of numbers; found <object object",
+    "asks": "EOFError",
+    "debugs": "BdbQuit",
+}
+"""What a class may do, and what its caller is told."""
+
+
+def test_nothing_that_a_class_raises_returns_or_waits_for_ends_its_replica(serve_own: Serve) -> None:
+    running = serve_own(config("users:Unruly"))
+    running.wait_ready(1)
+    pid = running.replica("own/0").pid
+    for text, message in UNRULY.items():
+        answer = embed(running, text)
+        assert answer.status == 500 and message in answer.json["error"]["message"], (text, answer.body[:300])
+        assert len(answer.body) < 3000
+        well = running.post_until_taken("/v1/embeddings", {"input": "four"})
+        assert well.json["data"][0]["embedding"] == [4.0], text
+    for text, number in (("prints", 1.0), ("starts", 2.0)):
+        assert embed(running, text).json["data"][0]["embedding"] == [number]
+    wait_logged(running, "ZeroDivisionError")
+    row = running.replica("own/0")
+    assert (row.pid, row.restarts) == (pid, 0)
+
+
+def test_a_class_that_takes_its_process_along_is_restarted_and_its_last_words_are_kept(serve_own: Serve) -> None:
+    running = serve_own(config("users:Unruly", replicas=2))
+    running.wait_ready(2)
+    died = running.post("/v1/embeddings", {"input": "crashes"})
+    assert died.status == 502, "it takes both along, one after the other"
+    for name in ("own/0", "own/1"):
+        exited = running.wait_event(ReplicaExited, lambda event, name=name: event.replica == name)
+        assert exited.reason == "SIGSEGV" and exited.restart_in_s == 1.0
+    assert running.post_until_taken("/v1/embeddings", {"input": "four"}).status == 200
 
 
 def test_a_poison_row_fails_alone_among_those_that_share_its_forward(serve_own: Serve) -> None:
     running = serve_own(config("users:Poisoned"))
     running.wait_ready(1)
     texts = ["poison" if number == 5 else "x" * (number + 1) for number in range(12)]
-    answers = running.together(lambda number: embed(running, texts[number]), 12)
+    answers = in_one_forward(running, texts)
     assert [answer.status for answer in answers] == [500 if text == "poison" else 200 for text in texts]
     good = [answer.json["data"][0]["embedding"] for answer in answers if answer.status == 200]
     assert good == [[float(len(text))] for text in texts if text != "poison"]
-    assert running.replica("own/0").forwards < 12, "they did share forwards"
 
 
 def test_nan_of_a_class_is_a_500_with_valid_json_for_its_request_alone_and_is_counted(serve_own: Serve) -> None:
@@ -157,11 +289,10 @@ def test_nan_of_a_class_is_a_500_with_valid_json_for_its_request_alone_and_is_co
     running.wait_ready(1)
     pid = running.replica("own/0").pid
     texts = ["nan" if number == 3 else "inf" if number == 7 else "x" * (number + 1) for number in range(12)]
-    answers = running.together(lambda number: embed(running, texts[number]), 12)
+    answers = in_one_forward(running, texts)
     assert [answer.status for answer in answers] == [500 if text in ("nan", "inf") else 200 for text in texts]
     for answer in answers:
         assert answer.status == 200 or "NaN or infinity" in answer.json["error"]["message"]
-    assert running.replica("own/0").forwards < 12, "they did share forwards"
     counted = 'stoker_nan_outputs_total{deployment="own",replica="own/0"} 2.0'
     deadline = time.monotonic() + LONG_S
     while counted not in running.get("/metrics").body.decode():
@@ -182,6 +313,9 @@ def test_streams_of_a_class_one_of_which_fails(serve_own: Serve) -> None:
     whole = running.post_until_taken("/v1/chat/completions", {"messages": [{"role": "user", "content": "a b"}]})
     assert whole.json["choices"][0]["message"]["content"] == "a b "
     assert running.post_until_taken("/v1/completions", {"prompt": "bad"}).status == 500
+    for stream in (False, True):
+        large = running.post_until_taken("/v1/completions", {"prompt": "x", "stream": stream})
+        assert large.status == 500 and "at most 64 MiB, found 80 MiB" in large.json["error"]["message"]
 
 
 def test_a_class_that_may_be_forked_is(serve_own: Serve) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import msgspec
 
 from engine.errors import StokerError
-from ui.bench.connection import Connection, Server, clock
+from ui.bench.connection import FAILURES, Connection, Server, clock
 from ui.bench.reading import Whole
 
 
@@ -28,7 +29,7 @@ async def ask_once(server: Server, request: bytes, timeout_s: float) -> None:
     if 200 <= status < 300 or status == 429:
         return
     hint = "; --api-key-env names the variable that holds the key" if status == 401 else ""
-    raise NotMeasurable(f"{server.url} answers such a request with {status}: {_said(body)}{hint}")
+    raise NotMeasurable(f"{server.url} answers such a request with {status}: {message_of(body)}{hint}")
 
 
 async def _exchange(server: Server, request: bytes, timeout_s: float) -> tuple[int, bytes]:
@@ -43,7 +44,7 @@ async def _exchange(server: Server, request: bytes, timeout_s: float) -> tuple[i
     try:
         await server.connect(connection)
     except (OSError, TimeoutError, UnicodeError) as error:
-        raise NotMeasurable(f"no connection to {server.url}: {str(error) or 'it takes too long'}") from error
+        raise NotMeasurable(f"no connection to {server.url}: {_why(error)}") from error
     try:
         connection.send(request, clock())
         await asyncio.wait_for(over, timeout_s)
@@ -52,11 +53,20 @@ async def _exchange(server: Server, request: bytes, timeout_s: float) -> tuple[i
     finally:
         connection.close()
     if connection.failure is not None:
-        raise NotMeasurable(f"{server.url} did not answer: {connection.failure}")
+        raise NotMeasurable(f"{server.url} did not answer: {FAILURES[connection.failure]}")
     return connection.status, reader.body
 
 
-def _said(body: bytes) -> str:
+def _why(error: Exception) -> str:
+    """Why a connection could not be made."""
+    if isinstance(error, TimeoutError):
+        return "it takes too long"
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return str(error)
+
+
+def message_of(body: bytes) -> str:
     """The message of an error in OpenAI's shape, else how its body begins."""
     try:
         message = msgspec.json.decode(body)["error"]["message"]

@@ -25,6 +25,17 @@ CUT = "cut"
 """Failure: an answer that began, and broke off."""
 NOT_HTTP = "not HTTP"
 
+FAILURES = {
+    NO_CONNECTION: "the connection could not be made, or broke before an answer came",
+    TIMEOUT: "no answer within the limit of a request (--timeout)",
+    CUT: "an answer that began, and broke off or ended with an error",
+    NOT_HTTP: "what came back is no HTTP",
+}
+"""What each of them means."""
+
+MOST_SAID_BYTES = 2000
+"""Of the body of an error that are kept."""
+
 CONNECT_S = 5.0
 
 clock = time.perf_counter
@@ -100,7 +111,7 @@ class Reader(Protocol):
 class Connection(asyncio.Protocol):
     """`done(connection)` is called for each request that was sent; `failure` says why it has no answer, None if it has.
 
-    began: where latency is counted from. status: 0 before there is one.
+    began: where latency is counted from. status: 0 before there is one. said: how the body of an error begins.
     """
 
     __slots__ = (
@@ -113,6 +124,7 @@ class Connection(asyncio.Protocol):
         "busy",
         "failure",
         "reader",
+        "said",
         "status",
         "usable",
     )
@@ -121,6 +133,7 @@ class Connection(asyncio.Protocol):
         self.reader = reader
         self.began = 0.0
         self.status = 0
+        self.said = b""
         self.failure: str | None = None
         self.busy = False
         self.usable = False
@@ -133,7 +146,7 @@ class Connection(asyncio.Protocol):
     def send(self, request: bytes, began: float) -> None:
         """One request, head and body; the last one must be over."""
         assert self._transport is not None and not self.busy
-        self.began, self.status, self.failure, self.busy = began, 0, None, True
+        self.began, self.status, self.said, self.failure, self.busy = began, 0, b"", None, True
         self.reader.begin()
         self._transport.write(request)
 
@@ -184,6 +197,8 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, piece: bytes) -> None:
         self.reader.feed(piece)
+        if self.status >= 300 and len(self.said) < MOST_SAID_BYTES:
+            self.said += piece[:MOST_SAID_BYTES]
 
     def on_message_complete(self) -> None:
         self._whole = True

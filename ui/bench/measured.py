@@ -26,13 +26,16 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """One run in numbers. requests: those that ended, answered or not; rates are of the answered ones.
 
-    seconds: from the first request to the last answer. failures: by status or kind. first_token_ms, between_tokens_ms:
-    None where nothing was streamed. client_cpu: share of a core that the load generator itself used.
+    seconds: from the first request to the last answer. failures: by status or kind; messages: what the server said with
+    the first of a status. first_token_ms, between_tokens_ms: None where nothing was streamed. client_cpu: share of a
+    core that the load generator itself used. unfinished: requests that had not ended when the run was interrupted; they
+    are counted nowhere else.
     """
 
     requests: int
     answered: int
     failures: dict[str, int]
+    messages: dict[str, str] = {}
     seconds: float
     requests_per_s: float
     inputs_per_s: float
@@ -42,6 +45,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     between_tokens_ms: Spread | None = None
     client_cpu: float = 0.0
     interrupted: bool = False
+    unfinished: int = 0
 
     @property
     def sound(self) -> bool:
@@ -50,7 +54,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measured:
-    """Filled while a run goes on. Times in seconds; `inputs`: of the answered requests."""
+    """Filled while a run goes on. Times in seconds; `inputs`: of the answered requests; `messages`: of the server,
+    with the first answer of each status that is a failure.
+    """
 
     def __init__(self) -> None:
         self.latencies = array("d")
@@ -59,13 +65,14 @@ class Measured:
         self.inputs = 0
         self.tokens = 0
         self.failures: collections.Counter[str] = collections.Counter()
+        self.messages: dict[str, str] = {}
 
     @property
     def requests(self) -> int:
         """Those that ended."""
         return len(self.latencies) + self.failures.total()
 
-    def summary(self, seconds: float, client_cpu: float, interrupted: bool) -> Summary:
+    def summary(self, seconds: float, client_cpu: float, interrupted: bool, unfinished: int) -> Summary:
         """The numbers of a run that took so long."""
         answered = len(self.latencies)
         per = 1.0 / seconds if seconds > 0 else 0.0
@@ -73,6 +80,7 @@ class Measured:
             requests=self.requests,
             answered=answered,
             failures=dict(self.failures.most_common()),
+            messages=self.messages,
             seconds=seconds,
             requests_per_s=answered * per,
             inputs_per_s=self.inputs * per,
@@ -82,6 +90,7 @@ class Measured:
             between_tokens_ms=spread(self.gaps),
             client_cpu=client_cpu,
             interrupted=interrupted,
+            unfinished=unfinished,
         )
 
 

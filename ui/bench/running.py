@@ -7,7 +7,7 @@ import resource
 import time
 from collections.abc import Coroutine
 
-from ui.bench.asking import joined
+from ui.bench.asking import joined, message_of
 from ui.bench.bodies import Source
 from ui.bench.connection import TIMEOUT, Connection, Server, clock
 from ui.bench.measured import Measured, Summary
@@ -38,6 +38,7 @@ class Load:
         self._counted = 0
         self._last_end = 0.0
         self._interrupted = False
+        self._unfinished = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[None] = self._loop.create_future()
@@ -61,7 +62,7 @@ class Load:
         now = clock()
         busy = (time.process_time() - cpu) / max(now - began, 1e-9)
         end = now if self._interrupted else self._last_end
-        return self.measured.summary(max(end - self.opens, 0.0), busy, self._interrupted)
+        return self.measured.summary(max(end - self.opens, 0.0), busy, self._interrupted, self._unfinished)
 
     # ------------------------------------------------------------------------------------------- of each kind
 
@@ -148,6 +149,7 @@ class Load:
     def interrupt(self) -> None:
         """End now; what is in flight is not counted."""
         self.over = self._interrupted = True
+        self._unfinished = self._in_flight
         if not self._ended.done():
             self._ended.set_result(None)
 
@@ -166,10 +168,12 @@ class Load:
         now = self._last_end = clock()
         reader: Counting = connection.reader  # type: ignore[assignment]
         failure = connection.failure
+        measured = self.measured
         if failure is None and not 200 <= connection.status < 300:
             failure = str(connection.status)
+            if failure not in measured.messages:
+                measured.messages[failure] = message_of(connection.said)
         failure = failure or reader.end()
-        measured = self.measured
         if failure is not None:
             measured.failures[failure] += 1
             return
@@ -195,8 +199,12 @@ class Load:
         shares = [(now - self.opens) / seconds] if seconds is not None else []
         shares += [self.measured.requests / requests] if requests is not None else []
         share = min(1.0, max(0.0, *shares, 0.0))
-        in_flight = sum(each.busy for each in self.connections) + self.waiting
-        return Far(share, max(0.0, now - self.opens), now < self.opens, self.measured, in_flight)
+        return Far(share, max(0.0, now - self.opens), now < self.opens, self.measured, self._in_flight)
+
+    @property
+    def _in_flight(self) -> int:
+        """Requests that are due and have not ended."""
+        return sum(each.busy for each in self.connections) + self.waiting
 
 
 def _allow_files(wanted: int) -> None:

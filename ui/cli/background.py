@@ -14,10 +14,11 @@ from pathlib import Path
 from engine.errors import StokerError
 from supervisor.control.client import ControlClient, NoAnswer, NotRunning
 from supervisor.control.events import Warned
-from supervisor.control.messages import Events, GetEvents, SupervisorStatus
+from supervisor.control.messages import Events, GetEvents, GetLogs, Lines, SupervisorStatus
 from supervisor.host.runtime import RuntimeDir
 from ui.cli.reach import ask, inventory_of
 from ui.cli.say import progress
+from ui.cli.waiting import WaitFailed, served, wait_until
 
 LOOK_S = 0.02
 """Between two looks whether it answers."""
@@ -68,11 +69,33 @@ def wait_until_it_answers(begun: Started, runtime: RuntimeDir) -> SupervisorStat
     return supervisor
 
 
+def wait_until_served(begun: Started, runtime: RuntimeDir, timeout_s: float) -> str:
+    """The words of it when every replica is ready. Raises WaitFailed with what the replicas printed, CouldNotStart."""
+    try:
+        with ControlClient(str(runtime.control)) as client:
+            try:
+                return wait_until(client, served, timeout_s)
+            except WaitFailed as failed:
+                raise WaitFailed("\n".join([str(failed), *_printed(client)])) from None
+    except NotRunning:
+        code = begun.process.wait(LEAVE_S)
+        raise CouldNotStart(f"the supervisor ended with {_how(code)}; {_last_words(begun)}") from None
+
+
 def warnings_so_far(runtime: RuntimeDir) -> list[str]:
     """What it warned of since it started, which a log that nobody reads yet would hide. Raises NotRunning, NoAnswer."""
     with ControlClient(str(runtime.control)) as client:
         events = ask(client, GetEvents(), Events).events
     return [event.message for event in events if isinstance(event, Warned)]
+
+
+def address_of(runtime: RuntimeDir) -> str | None:
+    """Where the supervisor of that name listens; None where it does not say."""
+    try:
+        with ControlClient(str(runtime.control)) as client:
+            return inventory_of(client, ANSWER_S).supervisor.listen
+    except (NotRunning, NoAnswer):
+        return None
 
 
 def _start(arguments: Sequence[str], log: Path) -> Started:
@@ -128,6 +151,17 @@ def _last_words(begun: Started) -> str:
         file.seek(begun.began_at)
         lines = file.read().decode("utf-8", "replace").splitlines()
     return "\n".join([f"the end of {begun.log}:", *lines[-LAST_LINES:]]) if lines else "it wrote nothing"
+
+
+def _printed(client: ControlClient) -> list[str]:
+    """The last lines of those deployments that are not all ready, each under its name."""
+    said: list[str] = []
+    for deployment in inventory_of(client).deployments:
+        if deployment.ready_replicas < deployment.desired_replicas:
+            lines = ask(client, GetLogs(deployment=deployment.name, lines=LAST_LINES), Lines).lines
+            said += [f"the end of the log of {deployment.name}:"] if lines else []
+            said += [f"{line.replica}#{line.incarnation} {line.text}" for line in lines]
+    return said
 
 
 def _give_up(process: subprocess.Popen[bytes]) -> None:

@@ -16,7 +16,7 @@ from supervisor.control.messages import Accepted, DeploymentStatus, Trial
 from supervisor.host.runtime import RuntimeDir
 from ui.bench import load
 from ui.bench.bodies import GENERATING
-from ui.bench.connection import Server
+from ui.bench.connection import FAILURES, Server
 from ui.bench.measured import Spread, Summary
 from ui.bench.plan import Far, OnTick, Plan
 from ui.cli.reach import ask, find_deployment, inventory_of
@@ -33,6 +33,11 @@ BUSY_CLIENT = 0.9
 """Share of a core from which the load generator may itself be what limits."""
 NOISE = 0.03
 """Layouts that differ by less than this are as good as each other; the smaller one wins."""
+
+LEAST_TO_TELL = 100
+"""Requests; of fewer, chance alone can make the rate another one."""
+BEHIND = 0.2
+"""Share of the wanted rate that may be missing in the answers."""
 
 ROUTE_OF_TASK = {"embed": "embeddings", "classify": "classify", "rerank": "rerank", "generate": "chat"}
 
@@ -247,11 +252,12 @@ def table(layouts: Sequence[Layout], plan: Plan, compared: bool) -> Table:
     """A row a layout; `compared` adds what tells them apart."""
     generating, streamed = plan.shape.route in GENERATING, plan.shape.stream
     thing = "TOKENS/S" if generating else "DOCS/S" if plan.shape.route == "rerank" else "INPUTS/S"
-    columns = [Column("REQUESTS", right=True), Column("REQ/S", right=True), Column(thing, right=True)]
+    columns = [Column("REQUESTS", right=True, least_width=50 if compared else 0), Column("REQ/S", right=True)]
+    columns += [Column(thing, right=True, least_width=60)]
     columns += [Column("P50", right=True), Column("P90", right=True, least_width=90), Column("P99", right=True)]
     columns += [Column("MAX", right=True, least_width=100)]
     if streamed:
-        columns += [Column("FIRST-P50", right=True), Column("FIRST-P99", right=True)]
+        columns += [Column("FIRST-P50", right=True, least_width=50), Column("FIRST-P99", right=True, least_width=70)]
         columns += [Column("NEXT-P50", right=True, least_width=110), Column("NEXT-P99", right=True, least_width=110)]
     columns += [Column("FAILED")]
     if compared:
@@ -292,12 +298,32 @@ def remarks(layouts: Sequence[Layout], plan: Plan, compared: bool) -> list[str]:
         said.append(_verdict(layouts, plan))
     results = [each.result for each in layouts]
     if any(each.interrupted for each in results):
-        said.append("interrupted: these are the requests that had ended by then")
+        left = sum(each.unfinished for each in results)
+        said.append(f"interrupted: these are the requests that had ended by then; {left} that had not are left out")
+    if plan.rate is not None and (slow := next((each for each in results if _fell_behind(each, plan.rate)), None)):
+        said.append(
+            f"the server fell behind: {rate(slow.requests_per_s)} answers/s at {rate(plan.rate)} requests/s; at a rate "
+            "that it cannot take, latency says how long the run was"
+        )
     if plan.rate is None and any("429" in each.failures for each in results):
         said.append("429: all replicas were full; a client sends its next request at once, so fewer clients mean fewer")
+    said += [f"{kind}: {words}" for kind, words in _why_failed(results).items() if kind != "429" or plan.rate]
     if any(each.client_cpu > BUSY_CLIENT for each in results):
         said.append("warning: the load generator itself used a whole core; the server may be faster than this shows")
     return said
+
+
+def _fell_behind(result: Summary, wanted: float) -> bool:
+    """Whether far fewer were answered than asked for, and chance is not why."""
+    asked = result.requests + result.unfinished
+    return asked >= LEAST_TO_TELL and result.requests_per_s < (1 - BEHIND) * wanted and not result.failures
+
+
+def _why_failed(results: Sequence[Summary]) -> dict[str, str]:
+    """What each kind of failure means, in the server's own words where it had some."""
+    kinds = dict.fromkeys(kind for each in results for kind in each.failures)
+    spoken = {kind: words for each in reversed(results) for kind, words in each.messages.items()}
+    return {kind: words for kind in kinds if (words := spoken.get(kind) or FAILURES.get(kind))}
 
 
 def _verdict(layouts: Sequence[Layout], plan: Plan) -> str:

@@ -14,6 +14,7 @@ from supervisor.host.cpu import cpu_budget
 from ui.cli import one_shot, say
 from ui.cli.one_shot import Wanted
 from ui.cli.reach import Where
+from ui.cli.units import count
 
 MOST_COUNT = 16
 """Counts up to this are tried where only one thread is configured and there is nothing to compare."""
@@ -57,7 +58,7 @@ def run(asked: Wanted) -> Verdict:
             if isinstance(said, Step):
                 bar.update(task, description=f"{said.rows} x {said.tokens} tokens", completed=said.done, total=said.of)
                 if bar.disable:
-                    in_a_log.show(f"{asked.deployment}: {said.done} of {said.of} shapes")
+                    in_a_log.show(f"{asked.deployment}: {said.done} of {count(said.of, 'shape')}")
             else:
                 verdict = said
         process.stdin.close()

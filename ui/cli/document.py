@@ -12,21 +12,28 @@ from pathlib import Path
 
 from engine.errors import StokerError
 from supervisor.config import write_back
-from supervisor.config.load import LoadedConfig, parse_config, read_text
-from supervisor.config.schema import AUTO, Config, Deployment, Placement
+from supervisor.config.load import SUFFIXES, LoadedConfig, parse_config, read_text
+from supervisor.config.schema import AUTO, STUB, Config, Deployment, Placement, artifact_kind
 from supervisor.core.placement import GPU_PLATFORMS, place
 from supervisor.host.devices import Device, list_devices, resolve_auto
+from supervisor.names import nearest
 
 DEFAULT_FILE = Path("stoker.yaml")
 """Taken where neither a model nor a file is given."""
 NEW_DEPLOYMENT = "primary"
 """Name of the deployment in a new document."""
+FORMS = "owner/name, a path (./NAME), pkg:NAME/path, package.module:Class or stub"
+"""What may stand for MODEL."""
 IN_MEMORY = "(command line)"
 """Named in problems of a document that has no file."""
 
 
 class NothingToServe(StokerError):
     """Neither a model nor a config file."""
+
+
+class NotAModel(StokerError):
+    """What was given as MODEL cannot be one."""
 
 
 class NotResizable(StokerError):
@@ -66,8 +73,10 @@ class Prepared:
 def prepare(flags: Flags) -> Prepared:
     """Read, edit and check the document, and write nothing.
 
-    Raises NothingToServe, NotResizable, ConfigError, CannotEdit, PlacementError.
+    Raises NothingToServe, NotAModel, NotResizable, ConfigError, CannotEdit, PlacementError.
     """
+    if flags.model is not None:
+        _check_model(flags.model)
     path = flags.file or (DEFAULT_FILE if flags.model is None and DEFAULT_FILE.exists() else None)
     if path is None and flags.model is None:
         raise NothingToServe(
@@ -97,6 +106,21 @@ def missing_devices(config: Config, devices: Sequence[Device]) -> list[str]:
         f"{deployment}: there is no device {device} on this machine, only {listed}"
         for device, deployment in sorted(named)
     ]
+
+
+def _check_model(model: str) -> None:
+    """Raises NotAModel. A config file that lies here would else be taken for a hub id."""
+    if Path(model).suffix in SUFFIXES and Path(model).is_file():
+        raise NotAModel(f"{model} is a config file, and no MODEL: `stoker serve -c {model}`")
+    if artifact_kind(model) is not None:
+        return
+    if Path(model).exists():
+        raise NotAModel(f"MODEL {model!r}: where the path here is meant, give it a ./ (`stoker serve ./{model}`)")
+    if nearest(model, [STUB]) is not None:
+        hint = f"; did you mean {STUB}?"
+    else:
+        hint = f"; on the hub it is named with its owner: OWNER/{model}" if artifact_kind(f"owner/{model}") else ""
+    raise NotAModel(f"MODEL {model!r}: expected {FORMS}{hint}")
 
 
 def _edited(text: str, source: str, flags: Flags) -> str:

@@ -8,6 +8,7 @@ import datetime
 import sys
 import zlib
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import click
 import msgspec
@@ -15,8 +16,10 @@ import msgspec
 from supervisor.control.events import AnyEvent
 from supervisor.control.messages import LogLine
 from ui.cli.follow import Back, Gap, Heard, Lost
-from ui.cli.say import coloured, emit, json_text, on_terminal, say
+from ui.cli.picture import COLOURS
+from ui.cli.say import coloured, emit, json_text, on_terminal, say, takes_symbols
 from ui.literal import literal
+from ui.looks import EVENT_GLYPHS, TROUBLE, Mood, event_mood
 
 REPLICA_COLOURS = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_blue")
 
@@ -29,20 +32,19 @@ def as_json(item: AnyEvent | LogLine) -> str:
 
 
 def as_text(item: AnyEvent | LogLine) -> str:
-    """`12:01:02.123 primary/0#2 text` for a log line, `12:01:02.123 #17 sentence` for an event.
+    """`12:01:02.123 primary/0#2 text` for a log line, `12:01:02.123 #17 ● sentence` for an event.
 
-    The time is the local clock on a terminal, and date and time in UTC in a pipe, as in the log files.
+    On a terminal the time is the local clock's, with the day where that is not today, and an event has a glyph and a
+    colour by how serious it is. In a pipe it has neither, and the time is date and time in UTC, as in the log files.
     """
-    terminal = on_terminal(sys.stdout)
-    clock = _local_clock(item.time) if terminal else _utc(item.time)
-    if isinstance(item, LogLine):
-        who, text, colour = f"{item.replica}#{item.incarnation}", item.text, _colour_of(item.replica)
-    else:
-        who, text, colour = f"#{item.seq}", item.sentence(), "bright_black"
-    if terminal:
-        who, text = literal(who), literal(text)
+    line = _of_log(item) if isinstance(item, LogLine) else _of_event(item)
+    if not on_terminal(sys.stdout):
+        return f"{_utc(item.time)} {line.who} {line.text}"
+    clock, who = _local_clock(item.time), literal(line.who)
+    text = literal(f"{line.glyph} {line.text}" if line.glyph and takes_symbols(sys.stdout) else line.text)
     if coloured(sys.stdout):
-        clock, who = click.style(clock, dim=True), click.style(who, fg=colour)
+        clock, who = click.style(clock, dim=True), click.style(who, fg=line.who_colour)
+        text = click.style(text, fg=line.colour) if line.colour else text
     return f"{clock} {who} {text}"
 
 
@@ -60,8 +62,33 @@ def write_all(heard: Iterable[Heard], write: Writer) -> None:
                 emit(write(item))
 
 
+class _Line(NamedTuple):
+    """The parts of a line, and how a terminal shows them."""
+
+    who: str
+    text: str
+    who_colour: str
+    glyph: str = ""
+    colour: str = ""
+
+
+def _of_log(line: LogLine) -> _Line:
+    return _Line(f"{line.replica}#{line.incarnation}", line.text, _colour_of(line.replica))
+
+
+def _of_event(event: AnyEvent) -> _Line:
+    """One line, however many its words have."""
+    mood = event_mood(event)
+    colour = COLOURS[mood] if mood in TROUBLE or mood is Mood.DIM else ""
+    words = " | ".join(filter(None, map(str.strip, event.sentence().splitlines())))
+    return _Line(f"#{event.seq}", words, "bright_black", EVENT_GLYPHS.get(mood, "·"), colour)
+
+
 def _local_clock(wall: float) -> str:
-    return datetime.datetime.fromtimestamp(wall).strftime("%H:%M:%S.%f")[:-3]
+    """`14:02:11.123`; of another day than today `11-29 14:02:11.123`."""
+    then = datetime.datetime.fromtimestamp(wall)
+    day = "" if then.date() == datetime.date.today() else f"{then:%m-%d} "
+    return day + then.strftime("%H:%M:%S.%f")[:-3]
 
 
 def _utc(wall: float) -> str:

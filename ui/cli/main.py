@@ -27,8 +27,11 @@ ERROR_EXITS = {
     "supervisor.config.write_back.CannotEdit": Exit.USAGE,
     "supervisor.core.placement.PlacementError": Exit.USAGE,
     "supervisor.slots.making.EnvironmentProblem": Exit.USAGE,
+    "ui.cli.document.NotAModel": Exit.USAGE,
     "ui.cli.document.NothingToServe": Exit.USAGE,
     "ui.cli.document.NotResizable": Exit.USAGE,
+    "ui.cli.presence.NotHere": Exit.USAGE,
+    "ui.cli.reach.SeveralDeployments": Exit.USAGE,
     "ui.cli.reach.SeveralRunning": Exit.USAGE,
     "supervisor.control.client.NotRunning": Exit.NOT_RUNNING,
 }
@@ -114,9 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(_run(sys.argv[1:] if arguments is None else list(arguments)))
     except click.exceptions.Exit as leaving:
         return leaving.exit_code
-    except click.ClickException as error:
-        error.show()
-        return Exit.USAGE if isinstance(error, click.UsageError) else Exit.FAILED
+    except click.UsageError as error:
+        _say_usage(error)
+        return Exit.USAGE
     except StokerError as error:
         say(f"{PROGRAM}: {error}")
         return exit_of(error)
@@ -163,11 +166,36 @@ def _run(arguments: list[str]) -> int:
         return stoker.invoke(context) or Exit.DONE
 
 
-def _no_such_verb(word: str) -> str:
-    import difflib
+def _say_usage(error: click.UsageError) -> None:
+    """What is wrong with the command line, and where it is told how it is right: two lines."""
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return
+    say(f"{PROGRAM}: {_wrong(error)}")
+    if error.ctx is not None:
+        incomplete = isinstance(error, click.MissingParameter)
+        say(error.ctx.get_usage() if incomplete else f"see `{error.ctx.command_path} --help`")
 
-    near = difflib.get_close_matches(word, VERBS, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else f"expected one of: {', '.join(VERBS)}."
+
+def _wrong(error: click.UsageError) -> str:
+    """The error in one line, the parameter's name first."""
+    if type(error) is click.BadParameter and error.param is not None and error.ctx is not None:
+        return f"{_name_of(error.param, error.ctx)}: {error.message.rstrip('.')}"
+    words = error.format_message().partition(". Choose from")[0].rstrip(".")
+    return words[:1].lower() + words[1:]
+
+
+def _name_of(param: click.Parameter, ctx: click.Context) -> str:
+    """As it is typed (`-c / --config`), or as the usage line has it (`N`)."""
+    is_option = isinstance(param, click.Option)
+    return param.get_error_hint(ctx).replace("'", "") if is_option else param.human_readable_name
+
+
+def _no_such_verb(word: str) -> str:
+    from supervisor.names import nearest
+
+    near = nearest(word, VERBS)
+    hint = f"did you mean '{near}'?" if near else f"expected one of: {', '.join(VERBS)}."
     return f"there is no verb '{word}': {hint}"
 
 

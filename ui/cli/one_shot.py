@@ -12,6 +12,7 @@ import msgspec
 
 from engine.errors import StokerError
 from engine.messages import LaunchSpec
+from supervisor import names
 from supervisor.config.load import load_config, parse_config
 from supervisor.config.schema import Config, Deployment, Placement
 from supervisor.config.write_back import new_document
@@ -21,7 +22,7 @@ from supervisor.host.devices import list_devices
 from supervisor.host.launcher import framed_launch
 from supervisor.slots.base import ManagedMake
 from supervisor.slots.making import Machine, make
-from ui.cli.reach import Where, find_deployment, inventory_of
+from ui.cli.reach import SeveralDeployments, Where, find_deployment, inventory_of
 
 
 class NotLoadable(StokerError):
@@ -67,7 +68,8 @@ def _from(config: Config, name: str | None, source: str) -> Wanted:
     if deployment.artifact is None:
         raise NotLoadable(f"{deployment.name} is attached: its model is not Stoker's to load")
     machine = Machine("", cpu_budget().cores, list_devices().devices, os.environ)
-    made = make(deployment, Placement(device="cpu"), machine)
+    place = Placement(device="cpu")
+    made = make(deployment, place, machine, [place])
     assert isinstance(made, ManagedMake)
     spec = msgspec.structs.replace(made.spec, replica=f"{deployment.name}/one-shot", adaptive=0)
     return Wanted(deployment.name, spec, made.env)
@@ -75,9 +77,10 @@ def _from(config: Config, name: str | None, source: str) -> Wanted:
 
 def _deployment(config: Config, name: str | None, source: str) -> Deployment:
     wanted = name or config.default_deployment
-    if wanted is None or wanted not in config.deployments:
-        known = ", ".join(config.deployments)
-        raise StokerError(f"{source} has no deployment {wanted!r}; give one of: {known}")
+    if wanted is None:
+        raise SeveralDeployments(list(config.deployments))
+    if wanted not in config.deployments:
+        raise StokerError(f"{source}: {names.no_such('deployment', wanted, list(config.deployments))}")
     return config.deployments[wanted]
 
 

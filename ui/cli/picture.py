@@ -27,9 +27,9 @@ COLOURS = {
 COLUMNS = (
     Column("NAME"),
     Column("STATE"),
-    Column("DEVICE"),
+    Column("DEVICE", least_width=60),
     Column("PID", right=True, least_width=110),
-    Column("IN-FLIGHT", right=True),
+    Column("IN-FLIGHT", right=True, least_width=48),
     Column("REQ/S", right=True, least_width=72),
     Column("P99", right=True, least_width=90),
     Column("FAILED", right=True, least_width=120),
@@ -118,6 +118,8 @@ def _deployment_row(deployment: DeploymentStatus) -> list[Cell]:
 
 
 def _replica_row(replica: ReplicaStatus) -> list[Cell]:
+    """A row; what is told of a process is blank where there is none, or it is somebody else's."""
+    has_process = replica.pid is not None
     return [
         Cell(replica.name),
         _state(shown_state(replica), REPLICA_LOOKS),
@@ -128,9 +130,9 @@ def _replica_row(replica: ReplicaStatus) -> list[Cell]:
         Cell(milliseconds(replica.p99_ms)),
         Cell(str(replica.failures)),
         Cell(str(replica.restarts)),
-        Cell(f"{replica.cpu_percent:.0f}%"),
-        Cell(size(replica.rss_bytes)),
-        Cell(duration(replica.age_s)),
+        Cell(f"{replica.cpu_percent:.0f}%" if has_process else ""),
+        Cell(size(replica.rss_bytes) if has_process else ""),
+        Cell(duration(replica.age_s) if has_process or not replica.managed else ""),
         Cell(note(replica)),
     ]
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from engine.errors import ProtocolError, StokerError
+from supervisor import names
 from supervisor.control.client import ANSWER_S, ControlClient, NotRunning
 from supervisor.control.messages import (
     Accepted,
@@ -35,6 +36,13 @@ Kind = TypeVar("Kind", bound=Answer)
 
 class SeveralRunning(StokerError):
     """No name was given, and several supervisors run."""
+
+
+class SeveralDeployments(StokerError):
+    """No deployment was named, and there are several."""
+
+    def __init__(self, known: Sequence[str]) -> None:
+        super().__init__(f"name a deployment ({names.listed(known)})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,9 @@ def choose(asked: str | None, running: Sequence[str]) -> str:
         raise NotRunning(f"no supervisor{named} is running; `stoker serve` starts one")
     if asked is None:
         raise SeveralRunning(f"{len(running)} supervisors are running, say which with --name: {', '.join(running)}")
-    raise NotRunning(f"no supervisor named {asked!r} is running; running now: {', '.join(running)}")
+    near = names.nearest(asked, running)
+    guess = f"; did you mean {near!r}?" if near else ""
+    raise NotRunning(f"no supervisor named {asked!r} is running{guess} (running now: {', '.join(running)})")
 
 
 def ask(client: ControlClient, command: AnyCommand, kind: type[Kind], timeout_s: float = ANSWER_S) -> Kind:
@@ -111,18 +121,24 @@ def order(client: ControlClient, command: AnyCommand) -> Accepted:
 
 def find_replica(inventory: Inventory, name: str) -> ReplicaStatus:
     """The row of a replica. Raises StokerError that names those that exist."""
-    rows = [replica for deployment in inventory.deployments for replica in deployment.replicas]
-    for row in rows:
-        if row.name == name:
-            return row
-    raise StokerError(f"there is no replica {name!r}; there are: {', '.join(row.name for row in rows) or 'none'}")
+    for deployment in inventory.deployments:
+        for row in deployment.replicas:
+            if row.name == name:
+                return row
+    raise StokerError(names.no_replica(name, names_of(inventory)))
 
 
 def find_deployment(inventory: Inventory, name: str | None) -> DeploymentStatus:
     """The deployment that is meant, without a name the only one. Raises StokerError that names those that exist."""
-    names = [each.name for each in inventory.deployments]
-    for each in inventory.deployments:
-        if each.name == name or (name is None and len(names) == 1):
+    served = inventory.deployments
+    for each in served:
+        if each.name == name or (name is None and len(served) == 1):
             return each
-    what = "several deployments are served, say which" if name is None else f"there is no deployment {name!r}"
-    raise StokerError(f"{what}: {', '.join(names) or 'none'}")
+    if name is None:
+        raise SeveralDeployments([each.name for each in served])
+    raise StokerError(names.no_deployment(name, names_of(inventory)))
+
+
+def names_of(inventory: Inventory) -> names.Fleet:
+    """The names of all that runs."""
+    return {each.name: [replica.name for replica in each.replicas] for each in inventory.deployments}

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 
+GAP = 2
+"""Blanks behind each column of a drawn table."""
+LEAST_FOLDED = 12
+"""Characters that a last column of words keeps; it folds."""
+
+
 class Column(NamedTuple):
     """`least_width`: terminals narrower than this many columns leave it out."""
 
@@ -64,20 +70,37 @@ def drawn(table: Table, width: int) -> RenderableType:
     from rich.text import Text
 
     kept = [index for index, column in enumerate(table.columns) if column.least_width <= width]
+    symbols = takes_symbols(sys.stdout)
+    columns = [table.columns[index] for index in kept]
+    rows = [[Text(_with_glyph(row[index], symbols), style=row[index].style) for index in kept] for row in table.rows]
+    needed = [max([len(column.title), *(row[at].cell_len for row in rows)]) for at, column in enumerate(columns)]
     picture = rich.table.Table(box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    for index in kept:
-        column = table.columns[index]
-        last = index == kept[-1]
+    for at, (column, most) in enumerate(zip(columns, _fitted(columns, needed, width), strict=True)):
+        last = at == len(columns) - 1
         picture.add_column(
             column.title,
             justify="right" if column.right else "left",
+            min_width=most if column.right else len(column.title),
+            max_width=None if last else most,
             no_wrap=not last,
             overflow="fold" if last else "ellipsis",
         )
-    symbols = takes_symbols(sys.stdout)
-    for row in table.rows:
-        picture.add_row(*(Text(_with_glyph(row[index], symbols), style=row[index].style) for index in kept))
+    for row in rows:
+        picture.add_row(*row)
     return picture
+
+
+def _fitted(columns: Sequence[Column], needed: Sequence[int], width: int) -> list[int]:
+    """Widths where all do not fit: the widest word is cut, and never a number; a last column of words folds."""
+    fitted = list(needed)
+    if not columns[-1].right:
+        fitted[-1] = min(fitted[-1], LEAST_FOLDED)
+    words = [at for at, column in enumerate(columns[:-1]) if not column.right]
+    excess = sum(fitted) + GAP * len(columns) - width
+    if words and excess > 0:
+        widest = max(words, key=lambda at: fitted[at])
+        fitted[widest] = max(len(columns[widest].title), fitted[widest] - excess)
+    return fitted
 
 
 def console() -> Console:

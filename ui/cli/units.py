@@ -4,6 +4,8 @@ blanks.
 
 from __future__ import annotations
 
+from supervisor.core.plurals import count as count
+
 BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -46,8 +48,3 @@ def rate(per_second: float) -> str:
 def share(fraction: float | None) -> str:
     """A part of one: `37%`; nothing for an unknown number."""
     return "" if fraction is None else f"{fraction * 100:.0f}%"
-
-
-def count(number: int, thing: str) -> str:
-    """`1 replica`, `3 replicas`."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

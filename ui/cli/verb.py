@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ui.cli.completing import supervisors
+from ui.cli.kinds import Number
 
 Function = Callable[..., Any]
 
@@ -42,7 +43,7 @@ def wait_options(function: Function) -> Function:
     """Adds `--wait` and `--timeout`; the function gets `wait: bool` and `timeout: float` (seconds)."""
     timeout = click.option(
         "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Number(min=0, min_open=True),
         default=300.0,
         show_default=True,
         metavar="SECONDS",
@@ -54,7 +55,7 @@ def wait_options(function: Function) -> Function:
 
 def config_option(about: str) -> Callable[[Function], Function]:
     """Adds `-c`; the function gets `file: Path | None`. about: its help."""
-    path = click.Path(dir_okay=False, path_type=Path)
+    path = click.Path(path_type=Path)
     return click.option("-c", "--config", "file", type=path, metavar="FILE", help=about)
 
 

@@ -6,8 +6,9 @@ twice a second.
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from engine.errors import StokerError
@@ -16,7 +17,7 @@ from supervisor.control.messages import DeploymentStatus, Inventory, ReplicaStat
 from supervisor.host.runtime import RuntimeDir
 from ui.cli.picture import drain_left
 from ui.cli.reach import ask, inventory_of
-from ui.cli.say import progress
+from ui.cli.say import progress, say
 from ui.cli.units import count, duration
 
 LOOK_S = 0.5
@@ -62,7 +63,7 @@ def scaled(deployment: str, wanted: int) -> Judge:
         if found is None:
             return Failed(f"{deployment} is not served any more")
         if found.desired_replicas != wanted:
-            return Failed(f"{deployment} was asked for {found.desired_replicas} replicas meanwhile")
+            return Failed(f"{deployment} was asked for {count(found.desired_replicas, 'replica')} meanwhile")
         for replica in found.replicas:
             if (obstacle := _obstacle(replica)) is not None:
                 return Failed(obstacle)
@@ -73,6 +74,20 @@ def scaled(deployment: str, wanted: int) -> Judge:
         return Wait(f"{deployment}: {found.ready_replicas} of {wanted} ready{_who_is_not(found)}", share)
 
     return judge
+
+
+def served(inventory: Inventory) -> Verdict:
+    """Done when every replica that is asked for is ready."""
+    rows = inventory.deployments
+    obstacles = [why for each in rows for row in each.replicas if (why := _obstacle(row)) is not None]
+    if obstacles:
+        return Failed("\n".join(obstacles))
+    ready, wanted = sum(each.ready_replicas for each in rows), sum(each.desired_replicas for each in rows)
+    late = [each for each in rows if each.ready_replicas < each.desired_replicas]
+    words = [f"{each.name}: {each.ready_replicas} of {each.desired_replicas} ready" for each in late or rows]
+    if not late:
+        return Done(", ".join(words))
+    return Wait(f"{', '.join(words)}{_who_is_not(late[0])}", ready / wanted)
 
 
 def drained(replica: str, incarnation: int) -> Judge:
@@ -119,7 +134,7 @@ def wait_until(client: ControlClient, judge: Judge, timeout_s: float) -> str:
     ask(client, Subscribe(), Subscribed)
     deadline = time.monotonic() + timeout_s
     notices = client.notices(LOOK_S)
-    with progress() as line:
+    with _goes_on(), progress() as line:
         while True:
             verdict = judge(inventory_of(client))
             if isinstance(verdict, Done):
@@ -138,12 +153,22 @@ def wait_until(client: ControlClient, judge: Judge, timeout_s: float) -> str:
 def wait_until_gone(runtime: RuntimeDir, timeout_s: float) -> None:
     """Look until no supervisor holds that name's lock. Raises WaitFailed."""
     deadline = time.monotonic() + timeout_s
-    with progress() as line:
+    with _goes_on(), progress() as line:
         while runtime.running() is not None:
             if time.monotonic() > deadline:
                 raise WaitFailed(f"{runtime.name!r} is not gone after {duration(timeout_s)}; it goes on leaving")
             line.show(_how_far(runtime))
             time.sleep(GONE_LOOK_S)
+
+
+@contextlib.contextmanager
+def _goes_on() -> Iterator[None]:
+    """Ctrl-C ends the wait, and not what is waited for."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("not waited for any longer; it goes on, see `stoker status`")
+        raise
 
 
 def _how_far(runtime: RuntimeDir) -> str:

@@ -19,6 +19,8 @@ from typing import ClassVar
 from textual import on
 from textual.app import App
 from textual.binding import BindingType
+from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
 from textual.filter import LineFilter
 from textual.screen import Screen
 
@@ -47,14 +49,16 @@ from ui.dashboard.source import (
     Source,
     SupervisorLost,
 )
+from ui.dashboard.terminal import Terminal, TerminalGone
 from ui.dashboard.theme import DARK, LIGHT
 
-HANGUP_S = 5.0
-"""A terminal that is gone may keep the app from ending by itself; after so long the process ends anyway, seconds."""
+STUCK_S = 5.0
+"""A terminal that takes nothing any more may keep the app from ending; after so long the process ends anyway, seconds.
+"""
 
 
 class Dashboard(App[QuitChoice], inherit_bindings=False):
-    """The app over a source. now: the monotonic clock. ascii_only: the terminal is not UTF-8."""
+    """The app over a source. now, wall: the clocks. ascii_only: the terminal is not UTF-8."""
 
     CSS_PATH = "style.tcss"
     TITLE = "stoker"
@@ -69,6 +73,7 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
         owns_supervisor: bool = False,
         ascii_only: bool = False,
         now: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         super().__init__()
         self._source = source
@@ -76,6 +81,7 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
         self._readonly = readonly
         self._owns_supervisor = owns_supervisor
         self._clock = now
+        self._wall = wall
         self._ascii = [AsciiFilter()] if ascii_only else []
         self._main = MainScreen(self)
         for theme in (DARK, LIGHT):
@@ -87,6 +93,11 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         return [*super().get_line_filters(), *self._ascii]
+
+    def get_driver_class(self) -> type[Driver]:
+        """Where it draws on a terminal, the driver that sees it go; a browser's tab has its own."""
+        usual = super().get_driver_class()
+        return Terminal if usual is LinuxDriver else usual
 
     def get_default_screen(self) -> Screen[None]:
         return self._main
@@ -118,6 +129,9 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
     def lost_for_s(self) -> float:
         return self.now() - self._model.lost_at if self._model.lost_at is not None else 0.0
 
+    def stops_in_s(self) -> float | None:
+        return self._model.stops_in_s(self._wall())
+
     def read_log(self, of: RowKey | None) -> None:
         self._source.follow_log(of)
 
@@ -133,7 +147,7 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
 
     def redraw(self) -> None:
         for screen in self._mounted_screens():
-            if isinstance(screen, FleetScreen | ConfirmScreen):
+            if isinstance(screen, FleetScreen | ConfirmScreen | QuitScreen):
                 screen.show_model()
 
     def _mounted_screens(self) -> list[Screen[object]]:
@@ -148,6 +162,8 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
     def _inventory_read(self, message: InventoryRead) -> None:
         if self._model.link is Link.LOST:
             self.tell("the supervisor is back", Tone.GOOD)
+        elif self._model.link is Link.ENDED:
+            self.tell("a supervisor of that name runs again", Tone.GOOD)
         self._model.take_inventory(message.inventory)
         self.redraw()
 
@@ -179,14 +195,25 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
 
     @on(SupervisorLost)
     def _supervisor_lost(self, message: SupervisorLost) -> None:
-        newest = self._model.newest
-        own_stopped = self._owns_supervisor and newest is not None and newest.supervisor.state == "stopping"
-        if self._model.stopping or own_stopped:
+        """What it was told to do it has done; only what went without a word is missed."""
+        model = self._model
+        if model.stopping or (self._owns_supervisor and model.is_stopping):
             self.exit(QuitChoice.STOP)
+        elif model.is_stopping and message.gone:
+            self._say_that_it_ended()
+        else:
+            if not model.is_stale:
+                self.tell(message.why, Tone.BAD)
+            model.lose(message.why, self.now())
+            self.redraw()
+
+    def _say_that_it_ended(self) -> None:
+        model = self._model
+        if model.link is Link.ENDED:
             return
-        if self._model.link is not Link.LOST:
-            self.tell(message.why, Tone.BAD)
-        self._model.lose(message.why, self.now())
+        why = f" ({model.farewell.why})" if model.farewell is not None else ""
+        model.end(self._wall())
+        self.tell(f"the supervisor has ended as it had said{why}; q leaves", Tone.WARN)
         self.redraw()
 
     def _tick(self) -> None:
@@ -238,14 +265,14 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
         if not isinstance(self.screen, HelpScreen):
             self.push_screen(HelpScreen(self._readonly))
 
-    def action_quit_dialog(self) -> None:
+    def _ask_how_to_leave(self) -> None:
         self.push_screen(QuitScreen(self), self._quit_answered)
 
     async def action_quit(self) -> None:
-        if self._readonly:
+        if self._readonly or self._model.link is Link.ENDED:  # there is nothing to detach from, and nothing to stop
             self.exit(QuitChoice.DETACH)
         else:
-            self.action_quit_dialog()
+            self._ask_how_to_leave()
 
     def _quit_answered(self, choice: QuitChoice | None) -> None:
         if choice is QuitChoice.DETACH:
@@ -255,7 +282,7 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
 
     async def _stop(self) -> None:
         """Ask for the stop and go on showing it; the app ends when the supervisor is gone."""
-        now = self._model.stopping
+        now = self._model.is_stopping
         try:
             answer = await self._source.ask(Stop(now=now))
         except StokerError as error:
@@ -278,6 +305,7 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
 
     # ------------------------------------------------------------------------------------ ending from outside
 
+    @on(TerminalGone)
     def terminate(self) -> None:
         """A signal, or a terminal that is gone, ends the dashboard."""
         self.exit(QuitChoice.TERMINATED)
@@ -304,7 +332,7 @@ def run_dashboard(control_path: str, *, readonly: bool, owns_supervisor: bool) -
 async def _run(app: Dashboard) -> QuitChoice | None:
     """The app in a loop of its own, ended in order by the signals that end a process."""
     loop = asyncio.get_running_loop()
-    watchdog = threading.Timer(HANGUP_S, os._exit, (128 + signal.SIGHUP,))
+    watchdog = threading.Timer(STUCK_S, os._exit, (128 + signal.SIGHUP,))
     watchdog.daemon = True
 
     def end() -> None:

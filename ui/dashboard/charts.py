@@ -207,7 +207,9 @@ def draw(chart: Chart, width: int, height: int) -> list[Line]:
     cells = _plot(chart, low, high, columns, rows)
     labels = {0: chart.shown(high), rows - 1: chart.shown(low)}
     if rows >= STACKED_FROM:
-        labels[rows // 2] = chart.shown(_at(0.5, low, high, chart.scale))
+        middle = chart.shown(_at(0.5, low, high, chart.scale))
+        if middle not in labels.values():  # as where 0.05 is written 0.1
+            labels[rows // 2] = middle
     lines: list[Line] = [_legend(chart, width)]
     for row in range(rows):
         label = words.fit(labels.get(row, ""), LABEL - 1, right=True)

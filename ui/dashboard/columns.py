@@ -31,9 +31,14 @@ NEARLY_FULL = FULL_IN_FLIGHT * 3 // 4
 NARROWEST_REASON, WIDEST_REASON = 28, 48
 """Cells kept for the reason, the more the wider the terminal; `draining, 3 left, 12 s of 30` takes 28."""
 NARROWEST_NAME, WIDEST_NAME = 8, 28
+WIDEST_STATE = 14
 WIDE_GAPS_FROM = 110
 """Terminal width from which columns stand two cells apart."""
 GUTTER = 1
+ANY_TASK = "any"
+"""The task of an engine that answers every route: it tells nobody anything."""
+UNKNOWN = "-"
+"""What stands where there is a number that nobody here knows."""
 
 SortKey = tuple[float | str, ...]
 
@@ -100,6 +105,11 @@ def _of_process(replica: ReplicaStatus, text: str, is_zero: bool) -> Piece:
     return _number(text if replica.pid is not None or not replica.managed else "", is_zero)
 
 
+def _measured(replica: ReplicaStatus, text: str, is_zero: bool) -> Piece:
+    """What is read of a process on this host: nobody reads it of one that somebody else has started."""
+    return (UNKNOWN, Tone.DIM) if not replica.managed else _of_process(replica, text, is_zero)
+
+
 def _fullness(in_flight: int) -> Tone:
     if in_flight >= FULL_IN_FLIGHT:
         return Tone.BAD
@@ -122,7 +132,8 @@ def _reason_of_replica(replica: ReplicaStatus, _: History) -> Piece:
 
 
 def _reason_of_deployment(deployment: DeploymentStatus, _: History) -> Piece:
-    parts = (_from_cache(deployment.result_cache), deployment.task, deployment.artifact or "")
+    task = "" if deployment.task == ANY_TASK else deployment.task
+    parts = (_from_cache(deployment.result_cache), task, deployment.artifact or "")
     about = " · ".join(part for part in parts if part)
     text = goes_on_in(deployment) + (f" · {about}" if about and not deployment.warnings else "")
     return words.literal(text), Tone.WARN if deployment.warnings else Tone.DIM
@@ -135,12 +146,31 @@ def _from_cache(cache: ResultCacheStatus | None) -> str:
     return f"{cache.hits / (cache.hits + cache.misses):.0%} from cache"
 
 
+def _threads_of_deployment(deployment: DeploymentStatus, _: History) -> Piece:
+    count = threads_of(deployment)
+    return _number(str(count), not count, Tone.STRONG) if _is_here(deployment) else (UNKNOWN, Tone.DIM)
+
+
 def _summed(field: str, shown: Callable[[float], str], tone: Tone = Tone.TEXT) -> Callable[..., Piece]:
     def cell(deployment: DeploymentStatus, _: History) -> Piece:
         total = sum(getattr(replica, field) or 0 for replica in deployment.replicas)
         return _number(shown(total), not total, tone)
 
     return cell
+
+
+def _summed_here(field: str, shown: Callable[[float], str]) -> Callable[..., Piece]:
+    """The sum of what is read of processes on this host."""
+    summed = _summed(field, shown, Tone.STRONG)
+
+    def cell(deployment: DeploymentStatus, history: History) -> Piece:
+        return summed(deployment, history) if _is_here(deployment) else (UNKNOWN, Tone.DIM)
+
+    return cell
+
+
+def _is_here(deployment: DeploymentStatus) -> bool:
+    return any(replica.managed for replica in deployment.replicas)
 
 
 def threads_of(deployment: DeploymentStatus) -> int:
@@ -184,7 +214,7 @@ COLUMNS: tuple[Column, ...] = (
         right=False, letter="N", sort_key=lambda r: natural(r.name), falls=False,
     ),
     Column(
-        "state", "STATE", 14, 0, _state_of_replica, _state_of_deployment,
+        "state", "STATE", 12, 0, _state_of_replica, _state_of_deployment,
         "where it stands",
         right=False, letter="S", sort_key=lambda r: (shown_state(r), *natural(r.name)), falls=False,
     ),
@@ -244,15 +274,15 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         "cpu", "CPU", 5, 6,
-        lambda r, h: _of_process(r, words.percent(r.cpu_percent), r.cpu_percent < 0.5),
-        _summed("cpu_percent", words.percent, Tone.STRONG),
+        lambda r, h: _measured(r, words.percent(r.cpu_percent), r.cpu_percent < 0.5),
+        _summed_here("cpu_percent", words.percent),
         "percent of one core",
         letter="C", sort_key=lambda r: (r.cpu_percent,),
     ),
     Column(
         "memory", "MEMORY", 8, 5,
-        lambda r, h: _of_process(r, words.size(r.rss_bytes), not r.rss_bytes),
-        _summed("rss_bytes", words.size, Tone.STRONG),
+        lambda r, h: _measured(r, words.size(r.rss_bytes), not r.rss_bytes),
+        _summed_here("rss_bytes", words.size),
         "resident memory",
         letter="M", sort_key=lambda r: (r.rss_bytes,),
     ),
@@ -264,8 +294,8 @@ COLUMNS: tuple[Column, ...] = (
     ),
     Column(
         "threads", "THR", 3, 13,
-        lambda r, h: _of_process(r, "" if r.threads is None else str(r.threads), False),
-        lambda d, h: _number(str(threads_of(d)), not threads_of(d), Tone.STRONG),
+        lambda r, h: _measured(r, "" if r.threads is None else str(r.threads), False),
+        _threads_of_deployment,
         "intra-op threads",
         letter="T", sort_key=lambda r: (r.threads or 0,),
     ),
@@ -303,7 +333,7 @@ def lay_out(inventory: Inventory | None, width: int) -> Layout:
     has_gpu_memory = any(replica.gpu_bytes for replica in replicas)
     gap = 2 if width >= WIDE_GAPS_FROM else 1
     reason_width = max(NARROWEST_REASON, min(width // 3, WIDEST_REASON))
-    widths = {"name": name_width, "state": BY_NAME["state"].width, "reason": reason_width}
+    widths = {"name": name_width, "state": _state_width(deployments, replicas), "reason": reason_width}
     room = width - GUTTER - sum(widths.values()) - gap * len(widths)
     for column in sorted(COLUMNS, key=lambda column: column.rank):
         if column.rank == 0 or (column.name == "gpu_memory" and not has_gpu_memory):
@@ -315,6 +345,13 @@ def lay_out(inventory: Inventory | None, width: int) -> Layout:
     widths["reason"] = max(widths["reason"] + room, 0)
     placed = tuple(Placed(column, widths[column.name]) for column in COLUMNS if column.name in widths)
     return Layout(placed, gap, width)
+
+
+def _state_width(deployments: Iterable[DeploymentStatus], replicas: Iterable[ReplicaStatus]) -> int:
+    """That of the usual states; the rare long ones take cells from the reason only while there is one."""
+    states = [*(deployment.state for deployment in deployments), *(shown_state(replica) for replica in replicas)]
+    longest = max((cell_len(words.literal(state)) for state in states), default=0)
+    return max(BY_NAME["state"].width, min(longest + 2, WIDEST_STATE))
 
 
 def _name_width(deployments: Iterable[DeploymentStatus], replicas: Iterable[ReplicaStatus]) -> int:

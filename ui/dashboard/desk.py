@@ -17,7 +17,7 @@ class QuitChoice(enum.Enum):
     """How a dashboard ended, for whoever started it."""
 
     DETACH = "detach"
-    """Somebody left; the fleet goes on."""
+    """Somebody left; the fleet goes on, unless it had ended before."""
     STOP = "stop"
     """The supervisor was asked to stop everything, by this dashboard. It may still be draining."""
     TERMINATED = "terminated"
@@ -41,6 +41,9 @@ class Desk(Protocol):
 
     def lost_for_s(self) -> float:
         """How long the supervisor has been lost, seconds; 0 while it is not."""
+
+    def stops_in_s(self) -> float | None:
+        """How long the stop that goes on may still last, seconds; None: none does, or nobody said."""
 
     def perform(self, action: str, target: Target) -> None:
         """Do what acts on the fleet: ask first where that is the rule, check, send, tell."""

@@ -107,7 +107,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("eject", ("x",), "x", "eject", _REPLICA, _SCREENS, acts=True, needs=_ONE, confirm=_MANY, rank=9,
            help="Out of rotation for a while; readmit it if it is out."),
     Action("kill", ("K",), "K", "kill", _REPLICA, _SCREENS, acts=True, needs=_ONE, confirm=_ALWAYS, rank=10,
-           help="SIGKILL now: what is in flight is lost. Asks."),
+           help="SIGKILL now. Asks, and says what is cut."),
     Action("mark", ("space",), "␣", "mark", _REPLICA, _TABLE, needs=_ROW, rank=15,
            help="Mark or unmark; on a deployment, all its replicas."),
     Action("more", ("plus",), "+", "more", _DEPLOYMENT, _MAIN, acts=True, needs=_ROW, rank=7,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from supervisor.control.events import AnyEvent
 from supervisor.control.messages import LogLine, StateChange
 from ui.dashboard import words
+from ui.dashboard.model import Skipped, Written
 from ui.dashboard.paint import Line, Piece, Tone
 from ui.dashboard.states import event_glyph, event_tone, replica_look
 
@@ -67,8 +68,16 @@ def log_line(line: LogLine, with_replica: bool) -> Line:
         pieces.append((f"/{line.replica.rpartition('/')[2]} ", Tone.KEY))
     pieces.append((text, level_of(text)))
     if len(line.text) > LONGEST_LINE:
-        pieces.append((f" … {len(line.text) - LONGEST_LINE} more characters in the log file", Tone.WARN))
+        more = words.plural(len(line.text) - LONGEST_LINE, "more character")
+        pieces.append((f" … {more} in the log file", Tone.WARN))
     return tuple(pieces)
+
+
+def log_lines(written: Sequence[Written], with_replica: bool, lost: int) -> list[Line]:
+    """What a log brought, with a word at each place where lines were left out; `lost` ones before all of it."""
+    lines = [skipped_line(lost)] if lost else []
+    lines += [skipped_line(one.count) if isinstance(one, Skipped) else log_line(one, with_replica) for one in written]
+    return lines
 
 
 def level_of(text: str) -> Tone:
@@ -79,9 +88,10 @@ def level_of(text: str) -> Tone:
 
 def skipped_line(count: int) -> Line:
     """Says that lines came faster than they can be shown."""
-    return ((f" ··· {words.grouped(count)} lines skipped: they came too fast; the log file has them", Tone.WARN),)
+    return ((f" ··· {words.plural(count, 'line')} skipped: they came too fast; the log file has them", Tone.WARN),)
 
 
 def missed_line(count: int) -> Line:
     """Says that events were lost."""
-    return ((f" ··· {words.grouped(count)} events are not kept any more", Tone.WARN),)
+    kept = "is" if count == 1 else "are"
+    return ((f" ··· {words.plural(count, 'event')} {kept} not kept any more", Tone.WARN),)

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from supervisor.control.events import AnyEvent
-from supervisor.control.messages import DeploymentStatus, Inventory, ReplicaDetails, ReplicaStatus
+from supervisor.control.events import AnyEvent, SupervisorStopping
+from supervisor.control.messages import DeploymentStatus, Inventory, LogLine, ReplicaDetails, ReplicaStatus
 
 KEPT_EVENTS = 1000
 KEPT_S = 600
@@ -26,6 +26,19 @@ class Link(enum.Enum):
     CONNECTING = "connecting"
     LIVE = "live"
     LOST = "disconnected, retrying"
+    ENDED = "ended"
+    """It said that it stops, and nobody listens there any more."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Skipped:
+    """So many log lines were left out at this place, because they came too fast."""
+
+    count: int
+
+
+Written = LogLine | Skipped
+"""What a log brings, in its order."""
 
 
 class Work(msgspec.Struct, frozen=True, gc=False):
@@ -153,10 +166,14 @@ class Model:
         self.link = Link.CONNECTING
         self.why = ""
         self.lost_at: float | None = None
+        self.ended_at: float | None = None
+        """Wall-clock seconds."""
         self.newest: Inventory | None = None
         self.inventory: Inventory | None = None
         self.paused = False
         self.stopping = False
+        """Whether this very dashboard has asked for the stop."""
+        self.farewell: SupervisorStopping | None = None
         self.history = History()
         self.refreshes = 0
         self.details: ReplicaDetails | None = None
@@ -166,7 +183,7 @@ class Model:
 
     def take_inventory(self, inventory: Inventory) -> None:
         """A new inventory came."""
-        self.link, self.why, self.lost_at = Link.LIVE, "", None
+        self.link, self.why, self.lost_at, self.ended_at = Link.LIVE, "", None, None
         self.newest = inventory
         self.refreshes += 1
         self.history.add(inventory)
@@ -180,17 +197,28 @@ class Model:
 
     def take_events(self, events: Iterable[AnyEvent]) -> None:
         """New events came."""
-        self._events.extend(events)
+        for event in events:
+            self._events.append(event)
+            if isinstance(event, SupervisorStopping):
+                self.farewell = event
 
     def forget_events(self) -> None:
         """Another supervisor answers there now: its story begins anew."""
         self._events.clear()
+        self.farewell = None
 
     def lose(self, why: str, now: float) -> None:
-        """The supervisor is gone or does not answer."""
+        """The supervisor does not answer, or is gone without a word."""
+        if self.link is Link.ENDED:
+            return
         if self.link is not Link.LOST:
             self.lost_at = now
         self.link, self.why = Link.LOST, why
+
+    def end(self, wall: float) -> None:
+        """The supervisor is gone, as it had said."""
+        if self.link is not Link.ENDED:
+            self.link, self.lost_at, self.ended_at = Link.ENDED, None, wall
 
     def pause(self, on: bool) -> None:
         """Hold the picture, or let it catch up."""
@@ -199,6 +227,23 @@ class Model:
             self.inventory = self.newest
 
     # ---------------------------------------------------------------------------------------------- questions
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether what is shown is a picture of the past."""
+        return self.link in (Link.LOST, Link.ENDED)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the supervisor stops, whoever asked for it."""
+        said = self.newest is not None and self.newest.supervisor.state == "stopping"
+        return self.stopping or said or self.farewell is not None
+
+    def stops_in_s(self, wall: float) -> float | None:
+        """How long its stop may last at most from now on, seconds; None where that is not known."""
+        if self.farewell is None:
+            return None
+        return max(self.farewell.time + self.farewell.worst_case_s - wall, 0.0)
 
     @property
     def events(self) -> list[AnyEvent]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from textual.message import Message
@@ -40,6 +40,7 @@ from supervisor.control.messages import (
     Subscribed,
 )
 from supervisor.control.messages import Events as EventsAnswer
+from ui.dashboard.model import Skipped, Written
 from ui.dashboard.rows import RowKey
 
 POLL_S = 0.5
@@ -66,15 +67,18 @@ class Mailbox(Generic[Item]):
     """A bounded queue whose reader takes everything at once; what does not fit pushes the oldest out and is counted."""
 
     def __init__(self, size: int) -> None:
-        self._items: collections.deque[Item] = collections.deque(maxlen=size)
+        self._items: collections.deque[Item] = collections.deque()
+        self._size = size
         self._lost = 0
 
-    def put(self, items: list[Item], lost: int = 0) -> bool:
-        """Add items; true where the reader has to be told, because nothing was waiting."""
+    def put(self, items: Sequence[Item], lost: int = 0) -> bool:
+        """Add items, `lost` before them; true where the reader has to be told, because nothing was waiting."""
         was_empty = not self._items and not self._lost
-        overflow = max(0, len(self._items) + len(items) - (self._items.maxlen or 0))
         self._items.extend(items)
-        self._lost += lost + overflow
+        self._lost += lost
+        while len(self._items) > self._size:
+            pushed = self._items.popleft()
+            self._lost += pushed.count if isinstance(pushed, Skipped) else 1
         return was_empty and bool(self._items or self._lost)
 
     def take(self) -> tuple[list[Item], int]:
@@ -122,18 +126,19 @@ class EventsHappened(Message):
 class LinesWritten(Message):
     """Log lines wait in the mailbox, of the slot or deployment that was asked for."""
 
-    def __init__(self, mailbox: Mailbox[LogLine], of: RowKey) -> None:
+    def __init__(self, mailbox: Mailbox[Written], of: RowKey) -> None:
         super().__init__()
         self.mailbox = mailbox
         self.of = of
 
 
 class SupervisorLost(Message):
-    """Nobody answers; the source goes on trying."""
+    """Nobody answers; the source goes on trying. gone: nobody listens there, rather than that an answer is late."""
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, gone: bool) -> None:
         super().__init__()
         self.why = why
+        self.gone = gone
 
 
 Sink = Callable[[Message], object]
@@ -218,7 +223,7 @@ class ControlSource:
                 async with _connected(self._path) as client:
                     await self._converse(client)
             except StokerError as error:
-                self._sink(SupervisorLost(str(error)))
+                self._sink(SupervisorLost(str(error), gone=isinstance(error, NotRunning)))
             self._client = None
             await asyncio.sleep(self._retry_s)
 
@@ -287,7 +292,7 @@ class ControlSource:
 
     async def _read_log(self, of: RowKey) -> None:
         """A connection of its own for the lines of one log: it ends the subscription by going."""
-        mailbox: Mailbox[LogLine] = Mailbox(PENDING_LINES)
+        mailbox: Mailbox[Written] = Mailbox(PENDING_LINES)
         seam: LogLine | None = None
         replica = of.replica or None
         whole = None if of.is_replica else of.deployment
@@ -301,29 +306,32 @@ class ControlSource:
                         GetLogs(replica=replica, deployment=whole, lines=FIRST_LINES), STATUS_ANSWER_S
                     )
                     lines = past.lines if isinstance(past, Lines) else []
-                    seam = self._post_lines(mailbox, of, _after(lines, seam), 0) or seam
+                    seam = self._post_lines(mailbox, of, _after(lines, seam)) or seam
                     while (await _status(client, self._path)).supervisor.pid == pid:
                         seam = await self._pass_on_lines(client, mailbox, of, seam)
             await asyncio.sleep(self._retry_s)
 
     async def _pass_on_lines(
-        self, client: AsyncControlClient, mailbox: Mailbox[LogLine], of: RowKey, seam: LogLine | None
+        self, client: AsyncControlClient, mailbox: Mailbox[Written], of: RowKey, seam: LogLine | None
     ) -> LogLine | None:
         """The stream until it is quiet. It may repeat lines of the past: the seam was the last."""
         fresh = False
         while True:
             try:
-                notices = await asyncio.wait_for(_gathered(client), QUIET_S)
+                notices = await _gathered(client, QUIET_S)
             except TimeoutError:
                 return seam
-            lines = [line for notice in notices if isinstance(notice, LogNotice) for line in notice.lines]
-            skipped = sum(notice.skipped for notice in notices if isinstance(notice, LogNotice))
-            lines = lines if fresh else _after(lines, seam)
-            fresh = fresh or bool(lines)
-            seam = self._post_lines(mailbox, of, lines, skipped) or seam
+            for notice in notices:
+                if isinstance(notice, LogNotice):
+                    lines = notice.lines if fresh else _after(notice.lines, seam)
+                    fresh = fresh or bool(lines)
+                    seam = self._post_lines(mailbox, of, lines, notice.skipped) or seam
 
-    def _post_lines(self, mailbox: Mailbox[LogLine], of: RowKey, lines: list[LogLine], skipped: int) -> LogLine | None:
-        if mailbox.put(lines, skipped):
+    def _post_lines(
+        self, mailbox: Mailbox[Written], of: RowKey, lines: list[LogLine], skipped: int = 0
+    ) -> LogLine | None:
+        """Lines, and how many were left out after them."""
+        if mailbox.put([*lines, Skipped(skipped)] if skipped else lines):
             self._sink(LinesWritten(mailbox, of))
         return lines[-1] if lines else None
 
@@ -352,9 +360,9 @@ async def _status(client: AsyncControlClient, path: str) -> Inventory:
     return answer.inventory
 
 
-async def _gathered(client: AsyncControlClient) -> list[FromSupervisor]:
-    """What the subscription brings, as much as comes within a moment."""
-    notices = [await client.notices.get()]
+async def _gathered(client: AsyncControlClient, within_s: float | None = None) -> list[FromSupervisor]:
+    """What the subscription brings, as much as comes within a moment. Raises TimeoutError where nothing begins."""
+    notices = [await asyncio.wait_for(client.notices.get(), within_s)]
     await asyncio.sleep(GATHER_S)
     while not client.notices.empty():
         notices.append(client.notices.get_nowait())

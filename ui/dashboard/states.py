@@ -9,25 +9,7 @@ import collections
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from supervisor.control.events import (
-    AnyEvent,
-    BadFrames,
-    Commanded,
-    DrainEnded,
-    EjectionWithheld,
-    ReloadFailed,
-    ReplicaBackoff,
-    ReplicaEjected,
-    ReplicaExited,
-    ReplicaFailed,
-    ReplicaReadmitted,
-    ReplicaReady,
-    ReplicaState,
-    RollStopped,
-    SupervisorStarted,
-    SupervisorStopping,
-    Warned,
-)
+from supervisor.control.events import AnyEvent, Commanded
 from supervisor.control.messages import DeploymentStatus, ReplicaStatus
 from ui import looks
 from ui.dashboard import words
@@ -110,7 +92,11 @@ _PHASES = {"starting": "starting", "loading": "loading weights", "warming": "war
 
 
 def _coming_up(replica: ReplicaStatus) -> str:
-    since = f"{_PHASES[replica.state]}, {words.duration(replica.in_state_s)}"
+    """One without a process waits for the weights that the replicas of a deployment share: its reason says no more."""
+    since = words.duration(replica.in_state_s)
+    if replica.state == "loading" and replica.managed and replica.pid is None:
+        return f"loading shared weights, {since}"
+    since = f"{_PHASES[replica.state]}, {since}"
     if replica.reason and replica.reason == replica.last_exit:
         return f"{since}, last exit: {replica.reason}"
     return f"{since}{_because(replica.reason)}"
@@ -165,31 +151,15 @@ def goes_on_in(deployment: DeploymentStatus) -> str:
 
 # ----------------------------------------------------------------------------------------------------- events
 
-_EVENT_TONES: dict[type, Tone] = {
-    ReplicaFailed: Tone.BAD,
-    ReplicaExited: Tone.BAD,
-    ReplicaEjected: Tone.OUT,
-    EjectionWithheld: Tone.WARN,
-    ReplicaBackoff: Tone.WARN,
-    Warned: Tone.WARN,
-    BadFrames: Tone.WARN,
-    SupervisorStopping: Tone.WARN,
-    ReplicaReady: Tone.GOOD,
-    ReplicaReadmitted: Tone.GOOD,
-    SupervisorStarted: Tone.GOOD,
-    ReloadFailed: Tone.BAD,
-    RollStopped: Tone.WARN,
-    ReplicaState: Tone.DIM,
-    Commanded: Tone.KEY,
-}
-_EVENT_GLYPHS = {Tone.BAD: "✗", Tone.OUT: "⊘", Tone.WARN: "▲", Tone.GOOD: "●", Tone.DIM: "·", Tone.KEY: "›"}
+_EVENT_GLYPHS = {Tone(mood): glyph for mood, glyph in looks.EVENT_GLYPHS.items()} | {Tone.KEY: "›"}
 
 
 def event_tone(event: AnyEvent) -> Tone:
-    """How serious an event is."""
-    if isinstance(event, DrainEnded) and event.cut:
-        return Tone.WARN
-    return _EVENT_TONES.get(type(event), Tone.TEXT)
+    """How serious an event is; what somebody asked for stands out, too."""
+    if isinstance(event, Commanded):
+        return Tone.KEY
+    mood = looks.event_mood(event)
+    return Tone.TEXT if mood is looks.Mood.BUSY else Tone(mood)
 
 
 def event_glyph(event: AnyEvent) -> str:

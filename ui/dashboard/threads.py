@@ -8,6 +8,7 @@ from engine.messages import CountTime, ThreadRange, ThreadTable
 from supervisor.control.messages import DeploymentStatus, Inventory, ReplicaStatus
 from ui.dashboard import words
 from ui.dashboard.paint import Line, Piece, Tone
+from ui.looks import shown_state
 
 MODES = {0: "off", 1: "learn and report", 2: "learn and serve"}
 STATE_TONES = {
@@ -85,6 +86,8 @@ def _of_replica(replica: ReplicaStatus) -> list[Line]:
     threads = "" if replica.threads is None else words.plural(replica.threads, "thread")
     cores = f" on cores {_cores(replica.cores)}" if replica.cores else ""
     head: list[Piece] = [(f"  {words.literal(replica.name)}", Tone.KEY), (f"  {threads}{cores}", Tone.TEXT)]
+    if replica.managed and replica.pid is None:
+        head[1:] = [(f"  {words.literal(shown_state(replica))}: no process", Tone.DIM)]
     table = replica.thread_table
     if table is None:
         return [tuple(head)]

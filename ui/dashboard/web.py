@@ -8,6 +8,7 @@ under another host name or from another page's script is refused.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 import os
@@ -23,15 +24,19 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
-from textual_serve.server import Server
+from textual_serve.app_service import AppService
+from textual_serve.server import Server, to_int
 
 from engine.errors import StokerError
+from ui.dashboard.terminal import sane_size
 
 LOOPBACK = "127.0.0.1"
 PAGE = Path(__file__).parent / "page"
 """Where the page around the terminal is."""
 CLOSING_S = 3.0
 """How long open tabs may take to end when the server does, in seconds."""
+HEARTBEAT_S = 15.0
+"""How often a browser is asked whether it is still there, in seconds."""
 
 POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline'; "
@@ -40,8 +45,28 @@ POLICY = (
 """Nothing is fetched from elsewhere, and no page may frame this one."""
 
 
+log = logging.getLogger("stoker.web")
+
+
 class CannotListen(StokerError):
     """The port cannot be had."""
+
+
+class Tab(AppService):
+    """One tab's dashboard process. Its socket closes when the process ends, however that was: the page says so."""
+
+    async def start(self, width: int, height: int) -> None:
+        await super().start(*sane_size(width, height))
+
+    async def set_terminal_size(self, width: int, height: int) -> None:
+        await super().set_terminal_size(*sane_size(width, height))
+
+    async def run(self) -> None:
+        """Pass on what it draws, until it ends."""
+        try:
+            await super().run()
+        finally:
+            await self.remote_close()
 
 
 class Guarded(Server):
@@ -64,6 +89,32 @@ class Guarded(Server):
 
     async def on_startup(self, app: web.Application) -> None:
         """Silent: who has started it says where it is."""
+
+    async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
+        """A tab from its first picture to its end. What it sends is believed no more than its size is."""
+        browser = web.WebSocketResponse(heartbeat=HEARTBEAT_S)
+        await browser.prepare(request)
+
+        async def close() -> None:
+            await browser.close()
+
+        tab = Tab(
+            self.command,
+            write_bytes=browser.send_bytes,
+            write_str=browser.send_str,
+            close=close,
+            download_manager=self.download_manager,
+        )
+        await tab.start(to_int(request.query.get("width", ""), 80), to_int(request.query.get("height", ""), 24))
+        try:
+            await self._process_messages(browser, tab)
+        except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            log.warning("a tab sent what no page of ours sends, and is closed: %r", error)
+        except asyncio.CancelledError:
+            await browser.close()
+        finally:
+            await tab.stop()
+        return browser
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -14,6 +14,9 @@ import ui.literal
 
 KIB = 1024.0
 TAB = "    "
+PART = " · "
+LEAST_OF_A_PART = 8
+"""Cells of a part that are worth showing where it has to be cut."""
 
 
 def literal(text: str) -> str:
@@ -22,11 +25,14 @@ def literal(text: str) -> str:
 
 
 def clip(text: str, width: int) -> str:
-    """`text` in at most `width` cells; what was cut is marked by an ellipsis."""
+    """`text` in at most `width` cells. An ellipsis marks what was cut, unless it is a part after ` · ` as a whole."""
     if width <= 0:
         return ""
     if cell_len(text) <= width:
         return text
+    at = text.rfind(PART, 0, width + len(PART))
+    if at > 0 and width - LEAST_OF_A_PART < cell_len(text[:at]) + len(PART) <= width + len(PART):
+        return text[:at]
     return set_cell_size(text, width - 1).rstrip() + "…" if width > 1 else "…"
 
 
@@ -129,5 +135,5 @@ def times(count: int) -> str:
 
 
 def plural(count: int, word: str) -> str:
-    """`1 replica`, `3 replicas`."""
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+    """`1 replica`, `3 replicas`, `12 480 rows`."""
+    return f"{grouped(count)} {word}" if count == 1 else f"{grouped(count)} {word}s"

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import yaml
 
 from ui.cli.export.systemd import unit_name
+from ui.cli.units import count
 
 PRE_STOP_S = 5
 """For the cluster's proxies to hear that a pod is about to go; most need one or two."""
@@ -201,7 +202,7 @@ def gpus(replicas: Sequence[Replica]) -> dict[str, int]:
 def _resources(facts: Facts) -> str:
     counted = Counter((each.deployment, each.threads if each.device == "cpu" else 0) for each in facts.replicas)
     parts = [
-        f"{name}: {number} x {f'{threads} threads' if threads else '1 core beside its GPU'}"
+        f"{name}: {number} x {count(threads, 'thread') if threads else '1 core beside its GPU'}"
         for (name, threads), number in counted.items()
     ]
     amount = str(cores(facts.replicas))

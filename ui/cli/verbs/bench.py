@@ -14,6 +14,7 @@ from ui.bench.bodies import GENERATING, Shape
 from ui.bench.plan import Plan
 from ui.cli.completing import deployments
 from ui.cli.exits import Exit
+from ui.cli.kinds import Number, Whole
 from ui.cli.reach import Where
 from ui.cli.say import emit, json_text, say
 from ui.cli.verb import Verb, json_option, which_supervisor
@@ -131,13 +132,13 @@ class Wish:
 )
 @click.option(
     "--clients",
-    type=click.IntRange(1, 10_000),
+    type=Whole(1, 10_000),
     metavar="N",
     help=f"Closed load: so many clients, each sends when it was answered. Unset, and no --rate: {DEFAULT_CLIENTS}.",
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True, max=1_000_000),
+    type=Number(min=0, min_open=True, max=1_000_000),
     metavar="R",
     help="Open load: R requests a second, whether the last ones were answered or not.",
 )
@@ -150,11 +151,11 @@ class Wish:
 )
 @click.option(
     "--duration",
-    type=click.FloatRange(min=0, min_open=True, max=86_400),
+    type=Number(min=0, min_open=True, max=86_400),
     metavar="SECONDS",
     help=f"How long to send. Unset, and no --requests: {DEFAULT_SECONDS:g}.",
 )
-@click.option("--requests", type=click.IntRange(min=1), metavar="N", help="How many to send, at the most.")
+@click.option("--requests", type=Whole(min=1), metavar="N", help="How many to send, at the most.")
 @click.option(
     "--tokens",
     callback=_tokens,
@@ -165,7 +166,7 @@ class Wish:
 )
 @click.option(
     "--inputs",
-    type=click.IntRange(1, 2048),
+    type=Whole(1, 2048),
     default=1,
     show_default=True,
     metavar="N",
@@ -174,7 +175,7 @@ class Wish:
 @click.option("--stream", is_flag=True, help="Stream the answers, and time their tokens.")
 @click.option(
     "--max-tokens",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     default=32,
     show_default=True,
     metavar="N",
@@ -182,7 +183,7 @@ class Wish:
 )
 @click.option(
     "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
@@ -190,7 +191,7 @@ class Wish:
 )
 @click.option(
     "--warmup",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     metavar="SECONDS",
     help=f"The same load before, not counted. Unset: none, and {WARMUP_S:g} with --compare.",
 )

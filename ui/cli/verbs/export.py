@@ -20,6 +20,8 @@ from ui.cli.say import emit, say
 from ui.cli.verb import Verb, config_option
 
 DEFAULT_PORT = 8100
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]*")
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 @click.command(
@@ -58,6 +60,10 @@ def export(kind: str, file: Path | None, name: str | None, image: str | None, na
     """
     if kind != "k8s" and (image is not None or namespace is not None):
         raise click.UsageError("--image and --namespace go with k8s")
+    if image is not None and not _IMAGE.fullmatch(image):
+        raise click.UsageError(f"--image: expected a name such as registry.example/stoker:1, found {image!r}")
+    if namespace is not None and not _LABEL.fullmatch(namespace):
+        raise click.UsageError(f"--namespace: expected 1 to 63 of a-z, 0-9 and '-', found {namespace!r}")
     if kind == "grafana":
         if file is not None:
             raise click.UsageError("the dashboard is the same for every config: give no -c")
@@ -147,7 +153,7 @@ def _replicas(loaded: LoadedConfig) -> list[kubernetes.Replica]:
     found = []
     for deployment in loaded.config.deployments.values():
         for place in deployment.replicas:
-            made = make(deployment, place, machine)
+            made = make(deployment, place, machine, deployment.replicas)
             if isinstance(made, ManagedMake):
                 device = made.spec.device
                 whole = f"{device}:0" if device in kubernetes.GPU_RESOURCES else device

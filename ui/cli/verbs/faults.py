@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 
 import click
@@ -10,6 +9,7 @@ import msgspec
 
 from engine.messages import Faults
 from supervisor.control.messages import SetReplicaFaults
+from supervisor.names import nearest
 from ui.cli.completing import replicas
 from ui.cli.reach import Where, order
 from ui.cli.verb import Verb, which_supervisor
@@ -53,8 +53,8 @@ def parse(pairs: Sequence[str]) -> Faults:
     for pair in pairs:
         key, separator, text = pair.partition("=")
         if key not in KEYS:
-            near = difflib.get_close_matches(key, KEYS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"expected one of: {', '.join(KEYS)}"
+            near = nearest(key, KEYS)
+            hint = f"did you mean {near}?" if near else f"expected one of: {', '.join(KEYS)}"
             raise click.UsageError(f"there is no fault {key!r}; {hint}")
         if not separator:
             raise click.UsageError(f"expected {key}=VALUE, found {pair!r}")

@@ -6,6 +6,7 @@ import click
 
 from supervisor.control.messages import Kill
 from ui.cli.completing import replicas
+from ui.cli.kinds import Whole
 from ui.cli.reach import Where, find_replica, inventory_of, order
 from ui.cli.verb import Verb, which_supervisor
 
@@ -14,7 +15,7 @@ from ui.cli.verb import Verb, which_supervisor
 @click.argument("replica", shell_complete=replicas)
 @click.option(
     "--incarnation",
-    type=click.IntRange(min=1),
+    type=Whole(min=1),
     metavar="N",
     help="Only if it is still this one; unset: the one that is there now.",
 )
@@ -22,8 +23,9 @@ from ui.cli.verb import Verb, which_supervisor
 def kill(where: Where, replica: str, incarnation: int | None) -> None:
     """Kill a replica's processes at once.
 
-    SIGKILL to its whole process group: what is in flight there fails or is tried on another replica, and a
-    new incarnation is started. To take a replica out without loss, use `stoker drain`.
+    SIGKILL to its whole process group, and a new incarnation is started. A request that it had is tried once more on
+    another replica (`retries`); a stream that had begun ends with an error, and so does a request where no other
+    replica is ready. To take a replica out without loss, use `stoker drain`.
     """
     with where.connect() as client:
         meant = incarnation or find_replica(inventory_of(client), replica).incarnation

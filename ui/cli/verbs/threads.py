@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -71,13 +72,19 @@ def threads(where: Where, action: str | None, deployment: str | None, file: Path
     if as_json:
         emit(json_text(msgspec.json.encode(verdict)))
     else:
-        tried = f"{count(len(certificate.shapes), 'shape')} at {', '.join(map(str, certificate.counts))} threads"
+        tried = f"{count(len(certificate.shapes), 'shape')} at {_threads(certificate.counts)}"
         for drift in certificate.drift:
-            emit(f"{drift.shape}: other bits with {drift.count} than with {certificate.counts[-1]} threads")
+            emit(f"{drift.shape}: other bits with {drift.count} than with {_threads(certificate.counts[-1:])}")
         drifts = count(len(certificate.drift), "drift") if certificate.drift else "no drift"
         emit(f"{wanted.deployment}: {tried} ({certificate.key.flags}): {drifts}")
         say(f"written to {verdict.file}; replicas take it up when they start")
     return Exit.DONE if certificate.clean else Exit.FAILED
+
+
+def _threads(counts: Sequence[int]) -> str:
+    """`1, 2 threads`; `1 thread`."""
+    listed = ", ".join(map(str, counts))
+    return f"{listed} thread" if listed == "1" else f"{listed} threads"
 
 
 def _show(where: Where, as_json: bool) -> None:
@@ -130,7 +137,7 @@ def _notes(inventory: Inventory, replicas: list[ReplicaStatus]) -> list[str]:
         table = replica.thread_table
         if table is not None and table.drift is not None:
             notes.append(
-                f"{replica.name} is retired: {table.drift.shape} had other bits with {table.drift.count} threads "
-                f"than with {table.configured}"
+                f"{replica.name} is retired: {table.drift.shape} had other bits with "
+                f"{count(table.drift.count, 'thread')} than with {table.configured}"
             )
     return notes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ui.cli.dashboard import show_dashboard, show_in_browser
+from ui.cli.kinds import Whole
 from ui.cli.reach import Where
 from ui.cli.verb import Verb, which_supervisor
 
@@ -14,7 +15,7 @@ from ui.cli.verb import Verb, which_supervisor
 @click.option("--web", is_flag=True, help="In a browser on this machine: prints the address. Look only.")
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=Whole(0, 65535),
     default=8180,
     show_default=True,
     help="Of --web, on 127.0.0.1; 0: any free one.",

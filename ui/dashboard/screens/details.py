@@ -17,7 +17,7 @@ from supervisor.control.events import AnyEvent
 from ui.dashboard import keymap
 from ui.dashboard.desk import Desk
 from ui.dashboard.keymap import Place
-from ui.dashboard.lines import event_line, history_lines, log_line, skipped_line
+from ui.dashboard.lines import event_line, history_lines, log_lines
 from ui.dashboard.orders import Target, is_there
 from ui.dashboard.paint import Line, Tone, spread
 from ui.dashboard.rows import RowKey, key_of
@@ -94,6 +94,7 @@ class DetailsScreen(ActingScreen, inherit_bindings=False):
         facts = self.query_one(Facts)
         facts.styles.height = facts.show(self._facts())
         facts.display = not self._full
+        self.set_class(self.desk.model.is_stale, "-stale")
         self._arrange()
 
     def _fill(self, pane: str, lines: list[Line]) -> None:
@@ -122,7 +123,8 @@ class DetailsScreen(ActingScreen, inherit_bindings=False):
         """The facts, under a first line that says at its right how the connection stands."""
         model, width = self.desk.model, self.size.width
         first, *rest = facts_about(self._key, model, width, self.size.height - LOWEST_PANE)
-        return [spread(first, (*link_chip(model, self.desk.lost_for_s()), (" ", Tone.TEXT)), width), *rest]
+        chip = link_chip(model, self.desk.lost_for_s(), self.desk.stops_in_s())
+        return [spread(first, (*chip, (" ", Tone.TEXT)), width), *rest]
 
     def forget_events(self) -> None:
         """Another supervisor's story begins."""
@@ -134,11 +136,9 @@ class DetailsScreen(ActingScreen, inherit_bindings=False):
         self._pane("events").append(own)
 
     def add_lines(self, message: LinesWritten) -> None:
-        lines, skipped = message.mailbox.take()
-        if message.of.slot != self._key.slot:
-            return
-        drawn = [log_line(line, not message.of.is_replica) for line in lines]
-        self._pane("logs").append([skipped_line(skipped), *drawn] if skipped else drawn)
+        written, lost = message.mailbox.take()
+        if message.of.slot == self._key.slot:
+            self._pane("logs").append(log_lines(written, not message.of.is_replica, lost))
 
     # ------------------------------------------------------------------------------------------------- target
 

@@ -46,7 +46,7 @@ class Dialog(ModalScreen[Result], Generic[Result]):
 
     def action_move(self, step: int) -> None:
         """To the next button, around the ends."""
-        buttons = list(self.query(Button))
+        buttons = [one for one in self.query(Button) if one.display]
         at = next((index for index, button in enumerate(buttons) if button.has_focus), 0)
         buttons[(at + step) % len(buttons)].focus()
 

@@ -16,8 +16,7 @@ from ui.dashboard.charts import View, charts_about
 from ui.dashboard.columns import Layout, lay_out
 from ui.dashboard.desk import Desk
 from ui.dashboard.keymap import Group, Needs, Place
-from ui.dashboard.lines import event_line, log_line, missed_line, skipped_line
-from ui.dashboard.model import Link
+from ui.dashboard.lines import event_line, log_lines, missed_line
 from ui.dashboard.orders import Target
 from ui.dashboard.paint import Tone, rule
 from ui.dashboard.rows import Order, RowKey, build_rows
@@ -109,7 +108,7 @@ class MainScreen(ActingScreen, inherit_bindings=False):
         self.table.show(
             build_rows(model.inventory, layout, model.history, self._needle, self._order), layout, self._order
         )
-        self.set_class(model.link is Link.LOST, "-stale")
+        self.set_class(model.is_stale, "-stale")
         self._show_head()
         self._show_keys()
         self._share_height()
@@ -122,7 +121,8 @@ class MainScreen(ActingScreen, inherit_bindings=False):
 
     def _show_head(self) -> None:
         model = self.desk.model
-        around = Around(self.desk.readonly, self._needle, len(self.table.marks), self.desk.lost_for_s())
+        desk = self.desk
+        around = Around(desk.readonly, self._needle, len(self.table.marks), desk.lost_for_s(), desk.stops_in_s())
         head = self.query_one(Masthead)
         self._head = head.show(model, around, self.size.width, self.size.height >= TALL_FROM)
         head.styles.height = self._head
@@ -212,12 +212,9 @@ class MainScreen(ActingScreen, inherit_bindings=False):
 
     def add_lines(self, message: LinesWritten) -> None:
         """New log lines, if they are still of the log that is open."""
-        lines, skipped = message.mailbox.take()
-        if self._log_of is None or message.of.slot != self._log_of.slot:
-            return
-        several = not message.of.is_replica
-        drawn = [log_line(line, several) for line in lines]
-        self._logs.append([skipped_line(skipped), *drawn] if skipped else drawn)
+        written, lost = message.mailbox.take()
+        if self._log_of is not None and message.of.slot == self._log_of.slot:
+            self._logs.append(log_lines(written, not message.of.is_replica, lost))
 
     # ------------------------------------------------------------------------------------------------- target
 

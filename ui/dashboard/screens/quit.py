@@ -1,4 +1,7 @@
-"""Leaving: detach, stop everything, or stay. The focused button is the one that changes nothing."""
+"""Leaving: detach, stop everything, or stay. The focused button is the one that changes nothing.
+
+Only a supervisor that answers can be asked to stop: while it does not, there is only leaving and staying.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,14 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Button, Label
 
+from ui.dashboard import words
 from ui.dashboard.desk import Desk, QuitChoice
+from ui.dashboard.model import Link
 from ui.dashboard.screens.dialog import Dialog, button
 
 
 class QuitScreen(Dialog[QuitChoice | None]):
-    """None: stay. Asked while the fleet is stopping already, `stop` means to cut the drain."""
+    """None: stay. Asked while the fleet is stopping already, `stop` means to cut the drain, whoever began it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("d", "detach", "detach"),
@@ -26,31 +31,49 @@ class QuitScreen(Dialog[QuitChoice | None]):
     def __init__(self, desk: Desk) -> None:
         super().__init__()
         self._desk = desk
-        self.TITLE_TEXT = "The fleet is stopping" if desk.model.stopping else "Leave the dashboard?"
+        self.TITLE_TEXT = "The fleet is stopping" if desk.model.is_stopping else "Leave the dashboard?"
 
     def compose_body(self) -> ComposeResult:
         yield Label(self._body(), markup=False, id="body")
 
+    def show_model(self) -> None:
+        """The supervisor may come and go behind the dialog."""
+        self.query_one("#body", Label).update(self._body())
+        stop = self.query_one("#stop", Button)
+        if not self._can_stop and stop.has_focus:
+            self.query_one("#cancel", Button).focus()
+        stop.display = self._can_stop
+        self.query_one("#detach", Button).label = " Detach " if self._can_stop else " Leave "
+
+    @property
+    def _can_stop(self) -> bool:
+        return self._desk.model.link is Link.LIVE
+
     def _body(self) -> str:
-        inventory = self._desk.model.newest
-        count = sum(len(deployment.replicas) for deployment in inventory.deployments) if inventory else 0
-        if self._desk.model.stopping:
+        model = self._desk.model
+        if model.link is Link.ENDED:
+            return "It has ended: there is nothing to detach from, and nothing to stop.\nd  leave\nc  stay"
+        if not self._can_stop:
+            return "No supervisor answers, so nothing can be stopped from here.\nd  leave\nc  stay, and go on trying"
+        count = sum(len(deployment.replicas) for deployment in model.newest.deployments) if model.newest else 0
+        if model.is_stopping:
             return "d  detach: it goes on draining by itself\ns  stop now: cut what is still in flight\nc  watch it"
         where = "in the background; `stoker top` comes back to it" if self._desk.owns_supervisor else "as before"
         return (
             f"d  detach: the fleet goes on {where}\n"
-            f"s  stop all: drain {count} replicas, then end the supervisor\n"
+            f"s  stop all: drain {words.plural(count, 'replica')}, then end the supervisor\n"
             "c  cancel"
         )
 
     def buttons(self) -> Iterator[Button]:
-        stop = " Stop now " if self._desk.model.stopping else " Stop all "
+        stop = " Stop now " if self._desk.model.is_stopping else " Stop all "
         yield button(" Detach ", "detach", "safe")
         yield button(stop, "stop", "danger")
         yield button(" Cancel ", "cancel", "safe")
 
     def on_mount(self) -> None:
         self.query_one("#cancel" if self._desk.owns_supervisor else "#detach", Button).focus()
+        self.show_model()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         match event.button.id:
@@ -65,7 +88,8 @@ class QuitScreen(Dialog[QuitChoice | None]):
         self.dismiss(QuitChoice.DETACH)
 
     def action_stop(self) -> None:
-        self.dismiss(QuitChoice.STOP)
+        if self._can_stop:
+            self.dismiss(QuitChoice.STOP)
 
     def action_cancel(self) -> None:
         self.dismiss(None)

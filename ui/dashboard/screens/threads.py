@@ -47,7 +47,7 @@ class ThreadsScreen(FleetScreen, inherit_bindings=False):
             return
         model, width = self.desk.model, self.size.width
         name = model.inventory.supervisor.name if model.inventory is not None else ""
-        chip = (*link_chip(model, self.desk.lost_for_s()), (" ", Tone.TEXT))
+        chip = (*link_chip(model, self.desk.lost_for_s(), self.desk.stops_in_s()), (" ", Tone.TEXT))
         facts = self.query_one(Facts)
         facts.styles.height = facts.show([spread(((" stoker ", Tone.KEY), (name, Tone.STRONG)), chip, width)])
         lines = thread_lines(model.inventory)

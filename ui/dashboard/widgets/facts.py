@@ -105,7 +105,7 @@ def _batches(batches: Batches | None) -> list[Line]:
     pieces: list[Piece] = [(" batches    ", Tone.DIM), (f"{rows} rows", Tone.STRONG)]
     if batches.tokens:
         pieces.append((f", {tokens} tokens", Tone.STRONG))
-    pieces.append((f" a forward · {words.grouped(batches.forwards)} forwards in ", Tone.TEXT))
+    pieces.append((f" a forward · {words.plural(batches.forwards, 'forward')} in ", Tone.TEXT))
     pieces.append((f"{words.duration(batches.over_s)} · busy {batches.busy:.0%}", Tone.TEXT))
     return [tuple(pieces)]
 
@@ -140,10 +140,7 @@ def deployment_lines(deployment: DeploymentStatus, width: int) -> list[Line]:
         ("artifact", deployment.artifact or "", Tone.TEXT),
         ("engine", deployment.engine, Tone.TEXT),
         ("task", deployment.task, Tone.TEXT),
-        *(
-            (name, "calibrated" if value is None else str(value), Tone.TEXT)
-            for name, value in deployment.limits.items()
-        ),
+        *((name, _limit(name, value, deployment), Tone.TEXT) for name, value in deployment.limits.items()),
     ]
     traffic: list[Fact] = [
         ("req/s", words.rate(deployment.requests_per_s), Tone.STRONG),
@@ -160,6 +157,19 @@ def deployment_lines(deployment: DeploymentStatus, width: int) -> list[Line]:
         *_columns([what, traffic], width),
         *(((f" ▲ {words.literal(warning)}", Tone.WARN),) for warning in deployment.warnings),
     ]
+
+
+def _limit(name: str, configured: int | None, deployment: DeploymentStatus) -> str:
+    """A limit as the config sets it; where it does not, what the replicas came to, and whose choice that is."""
+    if configured is not None:
+        return words.grouped(configured)
+    cards = [replica.card for replica in deployment.replicas if replica.card is not None]
+    if not cards:
+        return "not set"
+    held = sorted({value for card in cards if (value := getattr(card, name, None)) is not None})
+    calibrated = any(name in card.calibrated for card in cards)
+    values = " to ".join(words.grouped(value) for value in dict.fromkeys((*held[:1], *held[-1:])))
+    return f"{values}, {'calibrated' if calibrated else 'the engine decides'}".removeprefix(", ")
 
 
 def _result_cache(cache: ResultCacheStatus | None) -> list[Fact]:
@@ -228,7 +238,7 @@ def _traffic(replica: ReplicaStatus) -> list[Fact]:
             ("forwards", words.grouped(replica.forwards), Tone.TEXT),
             ("rows", words.grouped(replica.rows), Tone.TEXT),
             ("cached", _cached(replica), Tone.TEXT),
-            ("cancelled", f"{words.grouped(replica.cancelled_rows)} rows", Tone.DIM),
+            ("cancelled", words.plural(replica.cancelled_rows, "row"), Tone.DIM),
         ]
     )
 
@@ -237,9 +247,8 @@ def _cached(replica: ReplicaStatus) -> str:
     """Rows that it had computed before, and their share of all that were asked of it."""
     if not replica.cached_rows:
         return ""
-    return (
-        f"{words.grouped(replica.cached_rows)} rows, {replica.cached_rows / (replica.rows + replica.cached_rows):.0%}"
-    )
+    share = replica.cached_rows / (replica.rows + replica.cached_rows)
+    return f"{words.plural(replica.cached_rows, 'row')}, {share:.0%}"
 
 
 def _card(replica: ReplicaStatus) -> list[Fact]:
@@ -247,7 +256,8 @@ def _card(replica: ReplicaStatus) -> list[Fact]:
     if card is None:
         return [("card", "not registered", Tone.DIM)]
     dimensions = "" if card.dimensions is None else f", {card.dimensions} dimensions"
-    length = "" if card.max_model_len is None else f"{words.grouped(card.max_model_len)} tokens"
+    length = "" if card.max_model_len is None else words.plural(card.max_model_len, "token")
+    batch = f"{words.plural(card.max_num_seqs, 'row')}, {words.plural(card.max_num_batched_tokens, 'token')}"
     golden = Tone.WARN if card.golden in ("unverified", "failed") else Tone.GOOD
     return _told(
         [
@@ -256,11 +266,7 @@ def _card(replica: ReplicaStatus) -> list[Fact]:
             ("engine", f"{card.engine}, {card.dtype}", Tone.TEXT),
             ("task", f"{card.task}{dimensions}", Tone.TEXT),
             ("max length", length, Tone.TEXT),
-            (
-                "batch",
-                f"{card.max_num_seqs} rows, {words.grouped(card.max_num_batched_tokens)} tokens",
-                Tone.TEXT,
-            ),
+            ("batch", batch, Tone.TEXT),
             ("digest", (card.weights_digest or "")[:16], Tone.TEXT),
             ("kv cache", words.size(card.kv_cache_bytes), Tone.TEXT),
             ("calibrated", _named(card.calibrated), Tone.TEXT),

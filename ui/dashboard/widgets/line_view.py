@@ -26,7 +26,11 @@ from ui.dashboard.paint import Line, Painter, Piece, Tone, plain, rule, width_of
 
 KEPT_LINES = 5000
 NOTHING: Line = ((" nothing yet", Tone.DIM),)
+MORE: Line = (("…", Tone.DIM),)
+"""At the end of a line that goes on beyond the edge."""
 TITLE_ROWS = 1
+LEAST_TO_WRAP = 4
+"""Lines below the title from which long ones are wrapped unasked: a lower pane would show the end of one line alone."""
 
 
 class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
@@ -66,6 +70,7 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         self._wrapped_at = 0
         self.follows = True
         self.wraps = wraps
+        self._was_asked = False
         self.needle = ""
 
     # ----------------------------------------------------------------------------------------------- contents
@@ -115,12 +120,17 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         del self._drawn[:dropped]
         self._settle(dropped)
 
+    @property
+    def _breaks(self) -> bool:
+        """Whether long lines are wrapped: as asked, and where nobody asked as there is room for it."""
+        return self.wraps and (self._was_asked or self.size.height >= LEAST_TO_WRAP + TITLE_ROWS)
+
     def _broken(self, line: Line) -> list[Line]:
-        return break_line(line, self._wrapped_at, self._hang) if self.wraps and self._wrapped_at > 0 else [line]
+        return break_line(line, self._wrapped_at, self._hang) if self._wrapped_at > 0 else [line]
 
     def _rebreak(self) -> None:
         """Break every line again: the width or the wish has changed."""
-        self._wrapped_at = self.size.width
+        self._wrapped_at = self.size.width if self._breaks else 0
         self._drawn.clear()
         self._heights.clear()
         for line in self._lines:
@@ -131,7 +141,7 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
 
     def _settle(self, dropped: int = 0) -> None:
         """Fit the scroll position to the contents: at the end while following, else where the reader is."""
-        width = 0 if self.wraps else self._widest
+        width = 0 if self._breaks else self._widest
         self.virtual_size = Size(width, len(self._drawn) + TITLE_ROWS)
         if self.follows:
             self.scroll_to(y=self.max_scroll_y, animate=False, force=True)
@@ -140,7 +150,7 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         self.refresh()
 
     def on_resize(self) -> None:
-        if self.wraps and self.size.width != self._wrapped_at:
+        if (self.size.width if self._breaks else 0) != self._wrapped_at:
             self._rebreak()
         else:
             self._settle()
@@ -190,7 +200,7 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
 
     def on_key(self, event: events.Key) -> None:
         """Sideways, where lines are not wrapped."""
-        if event.key in ("left", "right") and not self.wraps:
+        if event.key in ("left", "right") and not self._breaks:
             step = max(self.size.width // 3, 1) * (1 if event.key == "right" else -1)
             self.scroll_to(x=max(self.scroll_x + step, 0), animate=False, force=True)
             event.stop()
@@ -201,7 +211,8 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         self._set_follow(not self.follows)
 
     def action_wrap(self) -> None:
-        self.wraps = not self.wraps
+        self.wraps = not self._breaks
+        self._was_asked = True
         self._rebreak()
 
     def action_full(self) -> None:
@@ -258,8 +269,11 @@ class LineView(Painter, ScrollView, can_focus=True, inherit_bindings=False):
         line = self._drawn[index]
         if self.needle:
             line = tuple(highlighted(line, self.needle))
-        left = 0 if self.wraps else self.scroll_offset.x
-        return self.paint(line, left + width).crop(left, left + width)
+        left = 0 if self._breaks else self.scroll_offset.x
+        strip = self.paint(line, left + width).crop(left, left + width)
+        if self._breaks or width_of(line) <= left + width:
+            return strip
+        return Strip.join([strip.crop(0, width - 1), self.paint(MORE, 1)])
 
     def _draw_title(self, width: int) -> Line:
         state = " · ".join(flag for flag in self.flags() if flag)

@@ -8,6 +8,7 @@ blocks stand in columns, and a narrow terminal has narrower bars before it has f
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 
 from textual.strip import Strip
@@ -27,7 +28,8 @@ TERSE_BELOW = 32
 """A block narrower than this says `12/16` instead of `12 of 16`."""
 CARDS_FROM_WIDTH = 100
 FOUR_COLUMNS_FROM = 140
-RUNNING = "running"
+USUAL_NAME = "default"
+"""The name of a supervisor that was given none."""
 ACCELERATORS = ("cuda", "rocm", "mps", "xpu")
 
 
@@ -39,6 +41,7 @@ class Around:
     needle: str = ""
     marked: int = 0
     lost_for_s: float = 0.0
+    stops_in_s: float | None = None
 
 
 class Masthead(Painter):
@@ -78,7 +81,20 @@ def masthead(model: Model, around: Around, width: int, tall: bool) -> list[Line]
     if tall and measured and width >= CARDS_FROM_WIDTH and len(cards) > 1:
         each = [_card(card, block).line(block) for card in cards]
         lines += [_in_blocks(each[at : at + columns], block) for at in range(0, len(each), columns)]
-    return [*lines, *_warnings(inventory.warnings, width)]
+    below = _remedy(inventory) if model.link is Link.ENDED else _warnings(inventory.warnings, width)
+    return [*lines, *below]
+
+
+def _remedy(inventory: Inventory) -> list[Line]:
+    """How to start again what has ended."""
+    return [((f" ■ start it again: {words.literal(start_command(inventory))}", Tone.WARN),)]
+
+
+def start_command(inventory: Inventory) -> str:
+    """The command that starts such a supervisor again. What was served without a config file is not known."""
+    supervisor = inventory.supervisor
+    what = "MODEL" if supervisor.config is None else f"-c {shlex.quote(supervisor.config)}"
+    return f"stoker serve {what}" + ("" if supervisor.name == USUAL_NAME else f" --name {supervisor.name}")
 
 
 def _warnings(warnings: Sequence[str], width: int) -> list[Line]:
@@ -120,33 +136,37 @@ def _chips(model: Model, around: Around, width: int) -> Line:
         chips.append(((f"/{words.clip(words.literal(around.needle), 16)}", Tone.KEY),))
     if around.marked:
         chips.append(((f"{around.marked} marked", Tone.MARK),))
-    if model.inventory is not None:
-        chips.append(_ready(model.inventory))
+    if model.inventory is not None and model.link is not Link.ENDED:
+        chips.append(_ready(model.inventory, model.is_stale))
     if model.paused:
         chips.append((("┃┃ paused", Tone.WARN),))
-    chips.append(link_chip(model, around.lost_for_s))
+    chips.append(link_chip(model, around.lost_for_s, around.stops_in_s))
     pieces: list[Piece] = []
     for chip in chips:
         pieces += [*chip, ("  ", Tone.TEXT)]
     return (*pieces[:-1], (" ", Tone.TEXT))
 
 
-def _ready(inventory: Inventory) -> Line:
+def _ready(inventory: Inventory, stale: bool) -> Line:
     ready = sum(deployment.ready_replicas for deployment in inventory.deployments)
     desired = sum(deployment.desired_replicas for deployment in inventory.deployments)
     tone = Tone.GOOD if ready >= desired else (Tone.WARN if ready else Tone.BAD)
-    return ((f"{ready} of {desired} ready", tone),)
+    return ((f"{ready} of {desired} ready", Tone.DIM if stale else tone),)
 
 
-def link_chip(model: Model, lost_for_s: float) -> Line:
-    """How the connection stands, or that the fleet is stopping."""
+def link_chip(model: Model, lost_for_s: float, stops_in_s: float | None) -> Line:
+    """How the connection stands, or that the fleet is stopping and for how long at most, or when it ended."""
     if model.link is Link.CONNECTING:
         return (("◌ connecting", Tone.BUSY),)
     if model.link is Link.LOST:
         since = f" {words.duration(lost_for_s)}" if lost_for_s >= 1 else ""
         return ((f"✗ {model.link.value}{since}", Tone.BAD),)
-    state = model.inventory.supervisor.state if model.inventory is not None else RUNNING
-    return (("● live", Tone.GOOD),) if state == RUNNING else ((f"◐ {words.literal(state)}", Tone.WARN),)
+    if model.link is Link.ENDED and model.ended_at is not None:
+        return ((f"■ {model.link.value} {words.clock(model.ended_at)}", Tone.WARN),)
+    if not model.is_stopping:
+        return (("● live", Tone.GOOD),)
+    left = f", {words.duration(stops_in_s)} at most" if stops_in_s else ""
+    return ((f"◐ stopping{left}", Tone.WARN),)
 
 
 # ----------------------------------------------------------------------------------------------------- blocks
@@ -180,8 +200,8 @@ def _share_tone(share: float, warn: float, bad: float) -> Tone:
 def _cpu(inventory: Inventory, block: int) -> _Meter:
     used, budget = inventory.supervisor.cpu_threads_used, inventory.supervisor.cpu_budget
     share = used / budget if budget else 0.0
-    counts = _of(str(used), str(budget), block)
-    return _Meter("cpu", share, _share_tone(share, 1.0, 2.0), ((f" {counts} threads", Tone.TEXT),))
+    counts = _of(str(used), words.plural(budget, "thread"), block)
+    return _Meter("cpu", share, _share_tone(share, 1.0, 2.0), ((f" {counts}", Tone.TEXT),))
 
 
 def _memory(inventory: Inventory, block: int) -> _Meter:

@@ -1,0 +1,133 @@
+"""A template that stands still: whoever waits for it is told or served later, and nothing of it is left (spec 5)."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import uvloop
+
+from engine.messages import LaunchSpec
+from supervisor.host.launcher import engine_environment
+from supervisor.host.processes import Child, Exit, adopt_orphans
+from supervisor.host.template import FORK_S, TemplateLauncher
+
+LONG_S = 60.0
+SPEC = LaunchSpec(
+    endpoint="ipc:///nowhere",
+    identity=b"one",
+    supervisor_pid=os.getpid(),
+    replica="stub/0",
+    incarnation=1,
+    artifact="stub",
+    device="cpu",
+    threads=1,
+    engine="stub",
+)
+
+
+class Waiting:
+    """A slot that waits for its process (`launcher.Starting`)."""
+
+    def __init__(self) -> None:
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    def on_started(self, child: Child, kind: str) -> None:
+        raise AssertionError("a template that is stopped forked")
+
+    def on_waiting(self, why: str) -> None:
+        """It loads."""
+
+    def on_start_failed(self, reason: str, exit_code: int | None) -> None:
+        self.failed.set_result(reason)
+
+    def on_output(self, data: bytes) -> None: ...
+
+    def on_exit(self, ending: Exit) -> None: ...
+
+    def on_group_gone(self) -> None: ...
+
+
+class Starting(Waiting):
+    """One that expects its process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
+        self.gone = asyncio.Event()
+
+    def on_started(self, child: Child, kind: str) -> None:
+        self.started.set_result(child)
+
+    def on_group_gone(self) -> None:
+        self.gone.set()
+
+
+def run(scene: Any) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(scene(), LONG_S))
+
+
+def test_a_template_that_owes_a_fork_for_too_long_is_ended_and_who_waited_is_told() -> None:
+    async def scene() -> None:
+        said: asyncio.Queue[str] = asyncio.Queue()
+        launcher = TemplateLauncher(lambda name, data: None, lambda artifact, what: said.put_nowait(what))
+        env = engine_environment(1, {}, None)
+        assert launcher.start(SPEC, env, Waiting()).cancel(), "it only loads so far"
+        assert (await said.get()).startswith("loaded in")
+        before = len(os.listdir("/proc/self/fd"))
+        (pid,) = launcher.pids.values()
+        os.kill(pid, signal.SIGSTOP)
+        waiting = Waiting()
+        launcher.start(SPEC, env, waiting)
+        launcher.tick(time.monotonic() + FORK_S / 2, False)
+        assert launcher.pids and not waiting.failed.done()
+        launcher.tick(time.monotonic() + FORK_S + 1, False)
+        assert await waiting.failed == "the template was killed: no fork in 30 s"
+        assert await said.get() == "ended: SIGKILL"
+        assert not launcher.pids
+        assert len(os.listdir("/proc/self/fd")) < before
+
+    run(scene)
+
+
+@pytest.fixture
+def adopting() -> Iterator[None]:
+    """This process as the parent of what templates fork, as a supervisor is."""
+    adopt_orphans()
+    yield
+    ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)
+
+
+@pytest.mark.usefixtures("adopting")
+def test_a_template_whose_socket_is_full_is_asked_for_the_rest_when_it_takes_more() -> None:
+    async def scene() -> None:
+        ready = asyncio.Event()
+        launcher = TemplateLauncher(lambda name, data: None, lambda artifact, what: ready.set())
+        env = engine_environment(1, {}, None)
+        launcher.start(SPEC, env, Waiting()).cancel()
+        await ready.wait()
+        (template,) = launcher._templates.values()
+        template._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the kernel's least: room for one or two
+        os.kill(template.pid, signal.SIGSTOP)
+        starting = [Starting() for _ in range(12)]
+        for one in starting:
+            launcher.start(SPEC, env, one)
+        assert template._waiting, "not all of it fits"
+        os.kill(template.pid, signal.SIGCONT)
+        for one in starting:
+            (await one.started).kill()
+            await one.gone.wait()
+        assert not any(one.failed.done() for one in starting)
+        launcher.retain([])
+        while launcher.pids:
+            await asyncio.sleep(0.01)  # its own group's end is told to the launcher alone
+
+    run(scene)
