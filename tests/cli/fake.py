@@ -136,8 +136,8 @@ class FakeSupervisor:
         if isinstance(call.command, Subscribe):
             self._subscribers.add(client)
         answer = self._handler(call.command) or self._answer(call.command)
+        self.asked.append(call.command)  # before its answer: whoever has that may look here
         self._socket.send_multipart([client, encode(Reply(call.id, answer))])
-        self.asked.append(call.command)
         if isinstance(call.command, Stop) and not isinstance(answer, Refused):
             self._stop.set()
 

@@ -22,6 +22,9 @@ from supervisor.control.messages import Accepted, CommandRefused, Reload, Restar
 from tests.conftest import Serve
 from tests.support import Running, stub_config
 
+AT_ONCE_S = 10.0
+"""Far below the drain of 60 s that would have to be waited for; how quick it is, the benchmarks tell."""
+
 CONFIG = """\
 # the fleet of the test bench
 global:
@@ -268,8 +271,8 @@ def test_while_one_drains_everything_else_is_answered_at_once(serve: Serve) -> N
         ):
             started = time.monotonic()
             assert isinstance(client.ask(command), Accepted)
-            assert time.monotonic() - started < 0.5
+            assert time.monotonic() - started < AT_ONCE_S
     started = time.monotonic()
     assert running.inventory().deployments[0].replicas[0].state == "draining"
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < AT_ONCE_S
     connection.close()
