@@ -305,6 +305,7 @@ class Supervisor:
             self.fleet.stop(why)
         if now:
             self.fleet.cut_drains()
+        self._loop.call_later(worst, self._give_up)
         return worst
 
     def _worst_case_s(self) -> float:
@@ -343,14 +344,16 @@ class Supervisor:
             room.peak = room.held
 
     async def _until_stopped(self) -> None:
-        """Until the last process is gone; longer than was promised only where it was asked for with a longer drain."""
+        """Until the last process is gone, and no longer than was promised."""
         await self._stop_asked.wait()
-        try:
-            async with asyncio.timeout(self._worst_case_s()):
-                await self._empty.wait()
-        except TimeoutError:
+        await self._empty.wait()
+
+    def _give_up(self) -> None:
+        """The time that was promised is over: leave, also where a process does not."""
+        if not self._empty.is_set():
             left = ", ".join(f"{slot.name} ({slot.state})" for slot in self.fleet.slots()) or "a template"
             self.events.publish(Warned(message=f"the time for stopping is over; left to the kernel: {left}"))
+            self._empty.set()
 
     def _watch_signals(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
