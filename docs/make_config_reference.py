@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 import msgspec.inspect as mi
 
-from supervisor.config import schema
+from supervisor.config import engine_options, schema, shapes
+from supervisor.core.placement import MOST_REPLICAS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "config.md"
@@ -41,7 +42,7 @@ RULES = f"""## Rules
 
 - `replicas` excludes `device`, `endpoint` and `model` on the deployment itself. A deployment without any of
   them has one replica on `auto`; no `replicas` equals one explicit replica.
-- 1 to {schema.MAX_REPLICAS} replicas; a replica has a `device` or an `endpoint`; `model` only with
+- 1 to {MOST_REPLICAS} replicas; a replica has a `device` or an `endpoint`; `model` only with
   `endpoint`; no two attached replicas with the same endpoint and model. The same device may be repeated.
 - A managed replica needs an `artifact`; `revision` only where that is a hub id. A path starts with `/`, `./`,
   `../` or `~`: without one of them it would be read as a hub id.
@@ -67,7 +68,7 @@ def page() -> str:
 def _tables() -> Iterator[str]:
     for path, kind in _sections("", mi.type_info(schema.Document)):
         yield from _table(f"`{path}`" if path else "The top level", kind)
-        if kind.cls is schema.EngineSection:
+        if kind.cls is engine_options.EngineSection:
             yield from _options(path)
 
 
@@ -90,7 +91,7 @@ def _sections(path: str, kind: mi.Type) -> Iterator[tuple[str, mi.StructType]]:
 
 
 def _options(path: str) -> Iterator[str]:
-    for engine, options in schema.OPTIONS.items():
+    for engine, options in engine_options.OPTIONS.items():
         if options is None:
             yield f"### `{path}`, further keys of `engine: {engine}`\n"
             yield "Any: they are handed to the user's `load(args)` as plain data.\n"
@@ -110,7 +111,7 @@ def _table(title: str, kind: mi.StructType) -> Iterator[str]:
     beside = _sentences(kind.cls)
     for each in kind.fields:
         meaning = (getattr(each.type, "extra_json_schema", None) or {}).get("description") or beside[each.name]
-        cells = (f"`{each.encode_name}`", schema.wording(each.type), _default(each), meaning)
+        cells = (f"`{each.encode_name}`", shapes.wording(each.type), _default(each), meaning)
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
     yield ""
 

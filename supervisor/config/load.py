@@ -19,17 +19,11 @@ import msgspec
 import msgspec.inspect as mi
 
 from supervisor import names
-from supervisor.config import schema
+from supervisor.config import engine_options, rules, schema, shapes
+from supervisor.config.engine_options import EngineArgs, EngineSection
 from supervisor.config.nodes import MAX_BYTES, SWITCHES, Node, compose, described, is_null, plain_value
 from supervisor.config.problems import ConfigError, Problem, quoted, refuse, refuse_file
-from supervisor.config.schema import (
-    Config,
-    Deployment,
-    DeploymentSection,
-    Document,
-    EngineArgs,
-    EngineSection,
-)
+from supervisor.config.schema import Config, Deployment, DeploymentSection, Document
 
 MAX_WHOLE = 2**53
 """Whole numbers stay within what a float and msgpack hold exactly."""
@@ -181,19 +175,19 @@ class _Reader:
 
     def _deployment(self, name: str, section: DeploymentSection) -> Deployment:
         path = (*DEPLOYMENTS, name)
-        if not schema.is_deployment_name(name):
-            self._refuse(path, f"the name {quoted(name)}", schema.NAME.allowed)
-        for broken in schema.broken_rules(section):
+        if not shapes.is_deployment_name(name):
+            self._refuse(path, f"the name {quoted(name)}", shapes.NAME.allowed)
+        for broken in rules.broken_rules(section):
             if (*path, *broken.leans_on) not in self._refused:
                 self._refuse((*path, *broken.where), broken.found, broken.allowed)
         common = {key: getattr(section, key) for key in schema.DeploymentCommon.__struct_fields__}
         given = {key: getattr(section.engine_args, key) for key in EngineSection.__struct_fields__}
-        given["engine"] = given["engine"] or schema.default_engine(section.artifact)
+        given["engine"] = given["engine"] or engine_options.default_engine(section.artifact)
         given["options"] = self._options(given["engine"], section, (*path, "engine_args"))
         return Deployment(name=name, replicas=section.placements(), engine_args=EngineArgs(**given), **common)
 
     def _options(self, engine: str, section: DeploymentSection, path: Steps) -> dict[str, Any]:
-        kind = schema.OPTIONS[engine]
+        kind = engine_options.OPTIONS[engine]
         rest = self._rest.get(path, {})
         if kind is None:
             return dict(_sorted({key: self._free(node, (*path, key)) for key, (_, node) in rest.items()}))
@@ -230,10 +224,10 @@ class _Reader:
                 return SWITCHES[node.text]
             case mi.IntType() | mi.FloatType() if node.kind == "scalar":
                 return self._number(node, kind, path)
-        return self._refuse(path, described(node), schema.wording(kind))
+        return self._refuse(path, described(node), shapes.wording(kind))
 
     def _worded(self, node: Node, kind: mi.Metadata, path: Steps) -> Any:
-        words: schema.Words | None = (kind.extra or {}).get("words")
+        words: shapes.Words | None = (kind.extra or {}).get("words")
         if words is None or is_null(node):
             return self._value(node, kind.type, path)
         if node.kind != "scalar":
@@ -249,7 +243,7 @@ class _Reader:
         if len(others) == 1:
             return self._value(node, others[0], path)
         if node.kind != "scalar" or is_null(node):
-            return self._refuse(path, described(node), schema.wording(kind))
+            return self._refuse(path, described(node), shapes.wording(kind))
         return self._free(node, path)
 
     def _number(self, node: Node, kind: mi.IntType | mi.FloatType, path: Steps) -> Any:
@@ -257,21 +251,21 @@ class _Reader:
         if isinstance(value, int) and not isinstance(value, bool) and isinstance(kind, mi.FloatType):
             value = float(value)
         if type(value) is not (float if isinstance(kind, mi.FloatType) else int) or not _is_sane(value):
-            return self._refuse(path, described(node), schema.wording(kind))
+            return self._refuse(path, described(node), shapes.wording(kind))
         if (kind.ge is not None and value < kind.ge) or (kind.le is not None and value > kind.le):
-            self._refuse(path, described(node), schema.wording(kind))
+            self._refuse(path, described(node), shapes.wording(kind))
         return value
 
     def _literal(self, node: Node, kind: mi.LiteralType, path: Steps) -> Any:
         value = plain_value(node) if isinstance(kind.values[0], int) else node.text
         if any(value == known and type(value) is type(known) for known in kind.values):
             return value
-        return self._refuse(path, described(node), schema.wording(kind))
+        return self._refuse(path, described(node), shapes.wording(kind))
 
     def _listed(self, node: Node, kind: mi.VarTupleType, path: Steps) -> Any:
         values = [self._value(child, kind.item_type, at) for at, child in self._items(node, path)]
         if len(values) < (kind.min_length or 0):
-            return self._refuse(path, "an empty list", schema.wording(kind))
+            return self._refuse(path, "an empty list", shapes.wording(kind))
         if INVALID in values:
             self._refused.add(path)
             return INVALID
@@ -322,7 +316,7 @@ class _Reader:
         values = {key: value for key, value in values.items() if value is not INVALID}
         missing = [each for each in kind.fields if each.required and each.name not in values]
         for each in missing:
-            self._refuse((*path, each.encode_name), "nothing", schema.wording(each.type))
+            self._refuse((*path, each.encode_name), "nothing", shapes.wording(each.type))
         return INVALID if missing else kind.cls(**values)
 
     def _pairs(self, node: Node, path: Steps) -> Pairs:

@@ -20,7 +20,7 @@ import time
 
 import msgspec
 
-from supervisor.config.schema import CommandOptions
+from supervisor.config.engine_options import CommandOptions
 from supervisor.core.lifecycle import Ending, State
 from supervisor.host.logs import ReplicaLog
 from supervisor.host.processes import Child, Exit, spawn

@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.config.engine_options import EngineArgs
 from supervisor.config.load import parse_config
-from supervisor.config.schema import (
-    AUTO,
-    ArtifactKind,
-    CpuSettings,
-    Deployment,
-    EngineArgs,
-    OutlierDetection,
-    Placement,
-    StokerSettings,
-    artifact_kind,
-    is_device,
-    is_endpoint,
-    is_listen,
-)
+from supervisor.config.schema import AUTO, CpuSettings, Deployment, OutlierDetection, Placement, StokerSettings
+from supervisor.config.shapes import ArtifactKind, artifact_kind, is_device, is_endpoint, is_listen
 from tests.config.reading import MINIMAL, deployment, only_problem, problems_of, read
 
 HUB = "artifact: owner/name"

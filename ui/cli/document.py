@@ -13,7 +13,8 @@ from pathlib import Path
 from engine.errors import StokerError
 from supervisor.config import write_back
 from supervisor.config.load import SUFFIXES, LoadedConfig, parse_config, read_text
-from supervisor.config.schema import AUTO, STUB, Config, Deployment, Placement, artifact_kind
+from supervisor.config.schema import AUTO, Config, Deployment, Placement
+from supervisor.config.shapes import STUB, artifact_kind
 from supervisor.core.placement import GPU_PLATFORMS, place
 from supervisor.host.devices import Device, list_devices, resolve_auto
 from supervisor.names import nearest

@@ -18,7 +18,8 @@ from engine.backends import artifacts
 from engine.backends.base import LoadError
 from engine.errors import StokerError
 from supervisor.config.load import DEPLOYMENTS, LoadedConfig
-from supervisor.config.schema import ArtifactKind, Deployment, artifact_kind
+from supervisor.config.schema import Deployment
+from supervisor.config.shapes import ArtifactKind, artifact_kind
 
 FILES = frozenset({ArtifactKind.PATH, ArtifactKind.PACKAGE})
 """Forms of an artifact whose files are here or nowhere."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from supervisor.config.load import LoadedConfig, load_config
-from supervisor.config.schema import ArtifactKind, artifact_kind, is_deployment_name
+from supervisor.config.shapes import ArtifactKind, artifact_kind, is_deployment_name
 from supervisor.core.grace import stop_grace_s
 from ui.cli.document import DEFAULT_FILE
 from ui.cli.export import grafana, kubernetes, systemd

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import click
 
-from supervisor.config.schema import MAX_REPLICAS, is_deployment_name, is_listen
+from supervisor.config.shapes import is_deployment_name, is_listen
 from supervisor.config.write_back import NotSaved
+from supervisor.core.placement import MOST_REPLICAS
 from supervisor.host.devices import list_devices
 from supervisor.host.runtime import AlreadyRunning, RuntimeDir
 from ui.cli import background
@@ -80,7 +81,7 @@ def _value_of(option: str, words: list[str]) -> str | None:
 @click.option(
     "-dp",
     "count",
-    type=Whole(1, MAX_REPLICAS),
+    type=Whole(1, MOST_REPLICAS),
     metavar="N",
     help="Replicas of the default deployment.",
 )
