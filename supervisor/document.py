@@ -14,8 +14,9 @@ from pathlib import Path
 
 from engine.errors import StokerError
 from supervisor.config.load import LoadedConfig, load_config, parse_config, read_text
+from supervisor.config.saving import save
 from supervisor.config.schema import Placement
-from supervisor.config.write_back import save, set_placements
+from supervisor.config.write_back import set_placements
 
 
 class Document:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config.write_back import NotSaved, save
+from supervisor.config.saving import NotSaved, save
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_a_folder_that_is_not_there_is_a_reason(tmp_path: Path) -> None:
 def test_a_disk_that_is_full_leaves_the_old_file(path: Path) -> None:
     code = f"""
 import pathlib, resource, signal
-from supervisor.config.write_back import NotSaved, save
+from supervisor.config.saving import NotSaved, save
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import StokerError
-from supervisor.config import write_back
+from supervisor.config import saving, write_back
 from supervisor.config.load import SUFFIXES, LoadedConfig, parse_config, read_text
 from supervisor.config.schema import AUTO, Config, Deployment, Placement
 from supervisor.config.shapes import STUB, artifact_kind
@@ -68,7 +68,7 @@ class Prepared:
     def save(self) -> None:
         """Write the edit to its file. Raises NotSaved, and the document is fit to run all the same."""
         if self.path is not None and self.edited:
-            write_back.save(self.path, self.loaded.text)
+            saving.save(self.path, self.loaded.text)
 
 
 def prepare(flags: Flags) -> Prepared:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
+from supervisor.config.saving import NotSaved
 from supervisor.config.shapes import is_deployment_name, is_listen
-from supervisor.config.write_back import NotSaved
 from supervisor.core.placement import MOST_REPLICAS
 from supervisor.host.devices import list_devices
 from supervisor.host.runtime import AlreadyRunning, RuntimeDir
