@@ -11,13 +11,11 @@ and a traceback in the log. Only an error of this thread's own ends the process.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import os
 import threading
 import time
-import traceback
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -29,7 +27,7 @@ from engine.backends.base import Backend, Generation, Job, LoadError, RequestErr
 from engine.backends.registry import build
 from engine.batching import Batcher
 from engine.calibration import Pass
-from engine.errors import words_of
+from engine.errors import log_traceback, words_of
 from engine.messages import (
     HEARTBEAT_S,
     MAX_BODY_BYTES,
@@ -170,7 +168,7 @@ class DeviceThread(threading.Thread):
             self._wire.fail(LoadFailed(str(error), error.final))
             return
         except BaseException as error:
-            _log(error)
+            log_traceback(error)
             self._wire.fail(LoadFailed(words_of(error), False))
             return
         try:
@@ -393,7 +391,7 @@ class DeviceThread(threading.Thread):
     def _break(self, exchange: int, error: BaseException) -> None:
         """An error of the engine or of user code: 500 for this caller, the traceback in the replica's log."""
         self.gauges.nan_outputs += isinstance(error, NotFiniteError)
-        _log(error)
+        log_traceback(error)
         self._wire.put(Answer(exchange, 500), error_body(words_of(error), kind="server_error", code="engine_error"))
 
     def _abandon(self, exchange: int, error: BaseException) -> None:
@@ -402,12 +400,6 @@ class DeviceThread(threading.Thread):
         if (opened := self._generations.pop(exchange, None)) is not None:
             self._backend.release(opened.generation)
         self._break(exchange, error)
-
-
-def _log(error: BaseException) -> None:
-    """The traceback, into the replica's log; user code may have closed that."""
-    with contextlib.suppress(OSError, ValueError):
-        traceback.print_exception(error)
 
 
 def _fitting(body: bytes) -> bytes:

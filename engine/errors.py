@@ -6,6 +6,9 @@ turns it into its own language in one place: `supervisor.gateway.errors`, `super
 
 from __future__ import annotations
 
+import contextlib
+import traceback
+
 
 class StokerError(Exception):
     """Root of Stoker's own errors; its text is fit to be shown to a user as it is."""
@@ -28,3 +31,9 @@ def words_of(error: BaseException) -> str:
     words = f"{type(error).__name__}: {said}" if said else type(error).__name__
     cut = f"{words[:MOST_WORDS]}…" if len(words) > MOST_WORDS else words
     return cut.encode("utf-8", "replace").decode()
+
+
+def log_traceback(error: BaseException) -> None:
+    """The traceback, into the replica's log; user code may have closed or replaced that."""
+    with contextlib.suppress(Exception):
+        traceback.print_exception(error)

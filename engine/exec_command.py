@@ -71,9 +71,7 @@ def _watch_group(supervisor_pid: int) -> None:
     then what is left of the group is the supervisor's to stop. The kernel tells the two apart: a dying supervisor
     closes its files a moment before the kernel says that it is gone, so the word is waited for.
     """
-    supervisor = exit_descriptor(supervisor_pid)
     if os.fork():
-        os.close(supervisor)
         return
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -82,11 +80,20 @@ def _watch_group(supervisor_pid: int) -> None:
     os.dup2(null, 2)
     while os.read(0, 1):
         pass
-    ended = select.poll()
-    ended.register(supervisor, select.POLLIN)
-    if ended.poll(LAST_MOMENT_MS):
+    if _ends_soon(supervisor_pid):
         os.killpg(0, signal.SIGKILL)
     os._exit(0)
+
+
+def _ends_soon(pid: int) -> bool:
+    """Whether that process is gone, or goes within a moment."""
+    try:
+        descriptor = exit_descriptor(pid)
+    except OSError:
+        return True
+    ended = select.poll()
+    ended.register(descriptor, select.POLLIN)
+    return any(event & select.POLLIN for _, event in ended.poll(LAST_MOMENT_MS))
 
 
 def _give_up(why: str, code: int) -> NoReturn:

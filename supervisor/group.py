@@ -39,9 +39,9 @@ class Group:
     """Slots that a rolling restart has still to come to."""
     rolled: int | None = None
     """The slot that it came to last."""
-    ejections: dict[str, int] = dataclasses.field(default_factory=dict)
-    readmissions: dict[str, int] = dataclasses.field(default_factory=dict)
-    withheld: dict[str, int] = dataclasses.field(default_factory=dict)
+    ejections: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    readmissions: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    withheld: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     drains: Durations = dataclasses.field(default_factory=Durations)
     starts: dict[str, Durations] = dataclasses.field(default_factory=dict)
 
@@ -52,7 +52,7 @@ class Group:
 
     @property
     def card(self) -> Card | None:
-        """What the replicas that are wanted now say of themselves; None until one was ready."""
+        """What its replicas say of themselves; None until one was ready."""
         return next((slot.card for slot in self.slots.values() if slot.card is not None), None)
 
     @property

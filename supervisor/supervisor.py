@@ -12,7 +12,6 @@ import gc
 import importlib.metadata
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -33,8 +32,8 @@ from supervisor.control.events import (
     Warned,
 )
 from supervisor.control.messages import LogLine as ControlLine
-from supervisor.control.messages import readable
 from supervisor.control.server import ControlServer
+from supervisor.control.texts import readable
 from supervisor.core.body_room import BodyRoom
 from supervisor.core.plurals import count
 from supervisor.directory import Directory
@@ -69,6 +68,9 @@ ROOM_EACH_S = 10.0
 """Between two looks at the room for bodies."""
 PEAK_BYTES = 256 * 1024 * 1024
 """After bodies held more than this together, memory is given back."""
+LEAVING_S = 8.0
+"""Of that, for the last answers and log lines once the processes are gone, or are given up."""
+STDERR = 2
 FLUSH_LOGS_S = 2.0
 LINGER_MS = 500
 """How long the last answers on the control socket may take to leave, in milliseconds."""
@@ -123,7 +125,7 @@ class Supervisor:
         async with contextlib.AsyncExitStack() as stack:
             words = LogThread(lambda _: None)  # of its own: a terminal that stands still holds up no file
             stack.callback(words.close, FLUSH_LOGS_S)
-            self.events.listen(EventLines(words.sink(Stream(sys.stderr.fileno()))))
+            self.events.listen(EventLines(words.sink(Stream(STDERR))))
             listener = stack.enter_context(listening(self._options.listen))
             context = stack.enter_context(_zmq_context())
             stack.callback(self._document.close)
@@ -305,11 +307,14 @@ class Supervisor:
             self.fleet.stop(why)
         if now:
             self.fleet.cut_drains()
-        self._loop.call_later(worst, self._give_up)
+        self._loop.call_later(worst - LEAVING_S, self._give_up)
         return worst
 
     def _worst_case_s(self) -> float:
+        """The longest drain, also one that goes on under an older config, and the stop of the processes."""
+        now = time.monotonic()
         drains = [group.deployment.drain_timeout_s for group in self.fleet.groups.values()]
+        drains += [slot.drain_until - now for slot in self.fleet.slots() if slot.drain_until is not None]
         return max(drains, default=0.0) + HEADROOM_S + STOP_S
 
     def _feed_watchdog(self) -> None:
@@ -351,6 +356,7 @@ class Supervisor:
     def _give_up(self) -> None:
         """The time that was promised is over: leave, also where a process does not."""
         if not self._empty.is_set():
+            self.fleet.cut_drains()
             left = ", ".join(f"{slot.name} ({slot.state})" for slot in self.fleet.slots()) or "a template"
             self.events.publish(Warned(message=f"the time for stopping is over; left to the kernel: {left}"))
             self._empty.set()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import time
 
 import msgspec
@@ -32,7 +33,10 @@ class Stream:
         """See `LogSink`; it may wait, so it belongs on a thread."""
         with contextlib.suppress(OSError):
             while data:
-                data = data[os.write(self._descriptor, data) :]
+                try:
+                    data = data[os.write(self._descriptor, data) :]
+                except BlockingIOError:  # somebody who shares it does not wait
+                    select.select((), (self._descriptor,), ())
 
     def close(self) -> None:
         """It stays open for others."""

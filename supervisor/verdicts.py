@@ -44,16 +44,16 @@ class Verdicts:
                     seconds, failures = consequence.length_s, consequence.failures
                     self._tell(ReplicaBackoff, member, seconds=seconds, failures=failures, reason=reason)
                 case Ejected():
-                    _count(group.ejections, member.name)
+                    group.ejections[member.name] += 1
                     by = "hand" if member.standing.by_hand else "timeouts"
                     seconds, timeouts = consequence.length_s, consequence.timeouts
                     self._tell(ReplicaEjected, member, seconds=seconds, timeouts=timeouts, by=by)
                     self._loop.call_later(consequence.length_s + MARGIN_S, self._cool_down, lane)
                 case Withheld():
-                    _count(group.withheld, consequence.reason.value)
+                    group.withheld[consequence.reason.value] += 1
                     self._tell(EjectionWithheld, member, reason=consequence.reason.value, timeouts=consequence.timeouts)
                 case Readmitted():
-                    _count(group.readmissions, member.name)
+                    group.readmissions[member.name] += 1
                     self._tell(ReplicaReadmitted, member, by=consequence.by.value)
 
     def eject(self, lane: Lane, member: Member) -> None:
@@ -73,7 +73,3 @@ class Verdicts:
 
     def _tell(self, kind: Callable[..., AnyEvent], member: Member, **fields: object) -> None:
         self._events.publish(kind(replica=member.name, incarnation=member.incarnation, **fields))
-
-
-def _count(counts: dict[str, int], key: str) -> None:
-    counts[key] = counts.get(key, 0) + 1

@@ -16,7 +16,6 @@ import contextlib
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ import msgspec
 
 from engine.backends import answers, requests
 from engine.backends.base import Backend, Generation, Job, LoadError, RequestError, Row
-from engine.errors import StokerError, words_of
+from engine.errors import StokerError, log_traceback, words_of
 from engine.messages import Card, LaunchSpec, Route
 
 DEFAULT_SEQS = 32
@@ -202,7 +201,7 @@ def _import_class(artifact: str) -> Any:
         with _no_way_out():
             return getattr(importlib.import_module(module), name)
     except Exception as error:
-        traceback.print_exc()
+        log_traceback(error)
         raise LoadError(f"{artifact} cannot be imported: {words_of(error)}", final=True) from error
 
 
@@ -426,8 +425,8 @@ class _Speech(Generation):
         """It ended, or its caller left: the class's generator may clean up."""
         try:
             self._pieces.close()
-        except BaseException:
-            traceback.print_exc()
+        except BaseException as error:
+            log_traceback(error)
 
     def take(self) -> bytes | None:
         news = b"".join(self._news)

@@ -13,13 +13,13 @@ import collections
 import logging
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
 from engine.backends.base import Backend, Row
+from engine.errors import log_traceback
 from engine.messages import Card, LaunchSpec, ThreadNews, ThreadReport, ThreadTable
 from engine.threads import records
 from engine.threads.exactness import same_bits
@@ -200,8 +200,8 @@ class Learning:
         started = time.perf_counter()
         try:
             again = self._backend.forward(rows)
-        except Exception:
-            traceback.print_exc()
+        except Exception as error:
+            log_traceback(error)
             print(f"threads: a shadow pass at {count} threads failed; its answer counts as another one", flush=True)
             return False, time.perf_counter() - started
         return same_bits(list(outputs), list(again)), time.perf_counter() - started

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from supervisor.control.texts import all_readable
 from supervisor.core.plurals import count
 
 HISTORY = 4096
@@ -311,6 +312,9 @@ AnyEvent = (
 Listener = Callable[[AnyEvent], None]
 
 
+_encoder = msgspec.json.Encoder()
+
+
 class EventLog:
     """The numbered history and those who listen to it. `wall` is the clock that events are stamped with."""
 
@@ -323,7 +327,7 @@ class EventLog:
     def publish(self, event: AnyEvent) -> None:
         """Number and stamp an event, keep it, tell it to everyone who listens."""
         self.last_seq += 1
-        stamped = msgspec.structs.replace(event, seq=self.last_seq, time=self._wall())
+        stamped = _readable(msgspec.structs.replace(event, seq=self.last_seq, time=self._wall()))
         self._events.append(stamped)
         for listener in self._listeners:
             listener(stamped)
@@ -340,3 +344,12 @@ class EventLog:
 
     def __iter__(self) -> Iterator[AnyEvent]:
         return iter(self._events)
+
+
+def _readable(event: AnyEvent) -> AnyEvent:
+    """The event, such that every listener can write it: a path or an argument in it may be no UTF-8."""
+    try:
+        _encoder.encode(event)
+    except UnicodeEncodeError:
+        return msgspec.convert(all_readable(msgspec.to_builtins(event)), type(event))
+    return event

@@ -16,6 +16,7 @@ import msgspec
 from engine.errors import ProtocolError, StokerError
 from engine.messages import Card, Faults, ThreadTable
 from supervisor.control.events import AnyEvent
+from supervisor.control.texts import all_readable
 
 CONTROL_PROTOCOL = 1
 MAX_CALL_BYTES = 1024 * 1024
@@ -443,22 +444,7 @@ def encode(message: Call | FromSupervisor) -> bytes:
     try:
         return _encoder.encode(message)
     except UnicodeEncodeError:  # a path, or an argument, that is no UTF-8
-        return _encoder.encode(_readable(msgspec.to_builtins(message, builtin_types=(bytes,))))
-
-
-def readable(text: str) -> str:
-    """Text that may be sent: what Python made of bytes that are no UTF-8 is written as `\\udcff`."""
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
-def _readable(value: object) -> object:
-    if isinstance(value, str):
-        return readable(value)
-    if isinstance(value, list | tuple):
-        return [_readable(item) for item in value]
-    if isinstance(value, dict):
-        return {_readable(key): _readable(item) for key, item in value.items()}
-    return value
+        return _encoder.encode(all_readable(msgspec.to_builtins(message, builtin_types=(bytes,))))
 
 
 def encode_call(number: int, command: AnyCommand) -> bytes:

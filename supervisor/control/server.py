@@ -211,6 +211,8 @@ class ControlServer:
                 sent = self._notify(client, subscriber, frame, 0)
                 subscriber.skipped = 0 if sent else subscriber.skipped + len(subscriber.lines)
                 subscriber.lines = []
+        if self._log_timer is None and any(one.skipped for one in self._subscribers.values()):
+            self._log_timer = self._loop.call_later(LOG_EACH_S, self._send_logs)
 
     def _notify(self, client: bytes, subscriber: _Subscriber, frame: bytes, counts: int) -> bool:
         """Whether the notice went out; where it did not, `counts` events are missed."""

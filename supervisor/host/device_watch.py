@@ -44,12 +44,13 @@ class DeviceWatch:
         return [dataclasses.replace(device, memory_used_bytes=None, utilisation=None) for device in self._devices]
 
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
+        found: Sequence[Device] = ()  # told as unknown when the last look is too old
         try:
-            found: Sequence[Device] = self._look()
-        except (StokerError, OSError):
-            found = ()  # told as unknown when the last look is too old
-        with contextlib.suppress(RuntimeError):  # the supervisor is gone
-            loop.call_soon_threadsafe(self._take, found)
+            with contextlib.suppress(StokerError, OSError):
+                found = self._look()
+        finally:
+            with contextlib.suppress(RuntimeError):  # the supervisor is gone
+                loop.call_soon_threadsafe(self._take, found)
 
     def _take(self, found: Sequence[Device]) -> None:
         """Placement counted the devices at the start; those are told on, with what was read of them now."""

@@ -21,15 +21,16 @@ def listen(address: str) -> socket.socket:
     host = host.strip("[]")
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(where)
-        bound.listen(BACKLOG)
-    except OSError as error:
-        raise StokerError(
-            f"cannot listen on {address}: {error.strerror or error}; choose another address with --listen"
-        ) from error
-    bound.setblocking(False)
+        with contextlib.ExitStack() as failing:
+            bound = failing.enter_context(socket.socket(family, kind, protocol))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(where)
+            bound.listen(BACKLOG)
+            bound.setblocking(False)
+            failing.pop_all()
+    except (OSError, UnicodeError) as error:  # the latter for a name with an empty or too long part
+        why = getattr(error, "strerror", None) or error
+        raise StokerError(f"cannot listen on {address}: {why}; choose another address with --listen") from error
     return bound
 
 

@@ -20,8 +20,10 @@ import time
 
 import msgspec
 
+from engine.errors import StokerError
 from supervisor.config.engine_options import CommandOptions
 from supervisor.core.lifecycle import Ending, State
+from supervisor.host import descriptors
 from supervisor.host.logs import ReplicaLog
 from supervisor.host.processes import Child, Exit, spawn
 from supervisor.host.usage import Usage
@@ -61,6 +63,8 @@ class CommandSlot(ManagedSlot, HttpFed):
 
     def _launch(self) -> None:
         self._unwell_since = None
+        if not descriptors.are_left():
+            raise StokerError(descriptors.TOO_FEW)
         options = self._command_options()
         self._port = port = Port()
         if self.record.quick_exits:

@@ -7,6 +7,8 @@ import dataclasses
 import threading
 import time
 
+import pytest
+
 from engine.errors import StokerError
 from supervisor.host.device_watch import LOOK_EACH_S, STALE_S, DeviceWatch
 from supervisor.host.devices import Device
@@ -60,3 +62,27 @@ def test_simulated_cards_and_a_cpu_are_never_read_again() -> None:
 
     watch = DeviceWatch([CPU, dataclasses.replace(CARD, simulated=True)], look)
     assert watch.now(time.monotonic() + 1000)[1].simulated
+
+
+def test_a_reading_that_fails_in_an_unforeseen_way_does_not_end_all_readings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(threading, "excepthook", lambda _: None)
+
+    async def play() -> None:
+        looks = []
+
+        def look() -> list[Device]:
+            looks.append(len(looks))
+            if len(looks) == 1:
+                raise ValueError("a driver says nonsense")
+            return [CPU, dataclasses.replace(CARD, memory_used_bytes=7)]
+
+        watch = DeviceWatch([CPU, CARD], look)
+        now = time.monotonic()
+        while watch.now(now)[1].memory_used_bytes != 7:
+            now += LOOK_EACH_S + 1 if len(looks) < 2 else 0
+            await asyncio.sleep(0.005)
+        assert looks == [0, 1]
+
+    asyncio.run(asyncio.wait_for(play(), 20))

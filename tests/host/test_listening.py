@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import StokerError
-from supervisor.host.listening import listening
+from supervisor.host.listening import listen, listening
 
 
 def test_the_file_goes_with_the_listener_and_not_with_one_that_failed(tmp_path: Path) -> None:
@@ -34,3 +34,9 @@ def test_a_file_that_is_gone_already_is_no_error(tmp_path: Path) -> None:
     path = tmp_path / "s"
     with listening(f"unix://{path}"):
         path.unlink()
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 70 + ".example"])
+def test_a_name_that_cannot_be_one_is_refused_in_words(host: str) -> None:
+    with pytest.raises(StokerError, match=r"cannot listen on .*choose another address"):
+        listen(f"{host}:8000")

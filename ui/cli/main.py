@@ -110,6 +110,7 @@ def stoker() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line, this process's unless given; the exit code. Verbs raise, and this translates."""
+    _hold_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -129,6 +130,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Exit.PIPE_CLOSED
     finally:
         _close_stdout_quietly()
+
+
+def _hold_standard_streams() -> None:
+    """Where one was closed (`2>&-`), the next file or socket would get its number, and our words would go there."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free: this one
 
 
 def exit_of(error: StokerError) -> Exit:
