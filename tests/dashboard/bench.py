@@ -29,7 +29,7 @@ ROUNDS = 3
 
 @dataclasses.dataclass
 class Clock:
-    """Monotonic time that only tests move."""
+    """Time that only tests move."""
 
     seconds: float = 1000.0
 
@@ -143,7 +143,14 @@ def piloted(
     def decorate(scenario: Scenario) -> Callable[[], None]:
         async def play() -> None:
             clock, fake = Clock(), source()
-            app = Dashboard(fake, readonly=readonly, owns_supervisor=owns_supervisor, ascii_only=ascii_only, now=clock)
+            app = Dashboard(
+                fake,
+                readonly=readonly,
+                owns_supervisor=owns_supervisor,
+                ascii_only=ascii_only,
+                now=clock,
+                wall=clock,
+            )
             async with app.run_test(size=size) as pilot:
                 bench = Bench(app, fake, pilot, clock)
                 await bench.settle()

@@ -448,11 +448,11 @@ class FakeSource:
         """A new inventory."""
         self.sink(InventoryRead(inventory))
 
-    def happen(self, events: list[AnyEvent], missed: int = 0) -> None:
+    def happen(self, events: list[AnyEvent], missed: int = 0, afresh: bool = False) -> None:
         """New events."""
         mailbox: Mailbox[AnyEvent] = Mailbox(1000)
         mailbox.put(events, missed)
-        self.sink(EventsHappened(mailbox))
+        self.sink(EventsHappened(mailbox, afresh))
 
     def write(self, lines: list[LogLine], skipped: int = 0) -> None:
         """New lines of the log that is open."""

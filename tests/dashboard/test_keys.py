@@ -5,8 +5,10 @@ from __future__ import annotations
 import msgspec
 from textual.widgets import Button, Input
 
+from supervisor.control.events import SupervisorStopping
 from supervisor.control.messages import (
     CommandRefused,
+    DeploymentStatus,
     DrainReplica,
     Eject,
     Kill,
@@ -236,8 +238,25 @@ async def test_the_kill_dialog_says_that_nobody_else_is_there_to_try_again(bench
     await bench.go_to("chat/0")
     await bench.press("K")
     assert bench.picture_of("with 1 exchange in flight:")
-    assert bench.picture_of("no other replica is ready: what got no byte yet fails (502)")
+    assert bench.picture_of("what got no byte yet fails (502): no other replica is ready")
     assert not bench.picture_of("on another replica")
+
+
+@piloted()
+async def test_the_kill_dialog_knows_the_retries_of_each_deployment(bench: Bench) -> None:
+    def pair(name: str, retries: int) -> DeploymentStatus:
+        return deployment(name, [replica(f"{name}/0"), replica(f"{name}/1")], retries=retries)
+
+    await bench.push(inventory([pair("never", 0), pair("often", 3)]))
+    bench.clock.seconds += 1
+    await bench.go_to("never/0")
+    await bench.press("K")
+    assert bench.picture_of("what got no byte yet fails (502): retries is 0")
+    await bench.press("n", "space")
+    await bench.go_to("often/0")
+    await bench.press("space", "K")
+    assert bench.picture_of("- never: what got no byte yet fails (502): retries is 0")
+    assert bench.picture_of("- often: what got no byte yet is tried up to 3 times more")
 
 
 @piloted()
@@ -567,6 +586,67 @@ async def test_a_supervisor_of_its_own_that_was_stopped_elsewhere_ends_the_dashb
     bench.source.lose()
     await bench.pilot.pause()
     assert bench.app.return_value is QuitChoice.STOP
+
+
+@piloted(owns_supervisor=True)
+async def test_a_supervisor_of_its_own_that_said_goodbye_between_two_looks_ends_the_dashboard(bench: Bench) -> None:
+    bench.source.happen([farewell(bench)])
+    bench.source.lose()
+    await bench.pilot.pause()
+    assert bench.app.return_value is QuitChoice.STOP
+
+
+@piloted()
+async def test_q_during_a_stop_that_somebody_else_began_cuts_the_drain(bench: Bench) -> None:
+    bench.source.happen([farewell(bench)])
+    await bench.settle()
+    await bench.press("q")
+    assert bench.picture_of("The fleet is stopping") and bench.picture_of("Stop now")
+    await bench.press("s")
+    assert bench.sent == [Stop(now=True)]
+
+
+@piloted()
+async def test_q_leaves_at_once_where_the_supervisor_has_ended(bench: Bench) -> None:
+    bench.source.happen([farewell(bench)])
+    bench.source.lose()
+    await bench.settle()
+    await bench.press("q")
+    assert bench.app.return_value is QuitChoice.DETACH and not bench.sent
+
+
+@piloted()
+async def test_q_offers_no_stop_of_a_supervisor_that_is_lost(bench: Bench) -> None:
+    bench.source.lose()
+    await bench.settle()
+    await bench.press("q")
+    assert bench.picture_of("nothing can be stopped from here") and not bench.picture_of("Stop all")
+    await bench.press("s", "right", "right", "right")
+    assert bench.shows(QuitScreen) and not bench.sent
+    await bench.press("d")
+    assert bench.app.return_value is QuitChoice.DETACH
+
+
+@piloted()
+async def test_the_quit_dialog_follows_a_supervisor_that_goes_and_comes(bench: Bench) -> None:
+    await bench.press("q", "right")
+    focused = bench.app.focused
+    assert focused is not None and focused.id == "stop"
+    bench.source.lose()
+    await bench.settle()
+    focused = bench.app.focused
+    assert focused is not None and focused.id == "cancel" and not bench.picture_of("Stop all")
+    await bench.push(fleet_of_twelve())
+    assert bench.picture_of("Stop all")
+    bench.source.happen([farewell(bench)])
+    bench.source.lose()
+    await bench.settle()
+    assert bench.picture_of("It has ended: nothing is left to detach from or to stop.")
+
+
+def farewell(bench: Bench) -> SupervisorStopping:
+    """The event with which a supervisor says that it stops."""
+    return SupervisorStopping(why="SIGTERM", worst_case_s=45.0, seq=99, time=bench.clock())
 
 
 @piloted()

@@ -11,9 +11,12 @@ import pytest
 
 from tests.dashboard.bench import Bench, Clock
 from tests.dashboard.fleet import FakeSource
-from tests.support import Running, stub_config
+from tests.dashboard.test_source import Heard
+from tests.support import LONG_S, Running, stub_config
 from ui.dashboard.app import Dashboard
-from ui.dashboard.source import ControlSource
+from ui.dashboard.desk import QuitChoice
+from ui.dashboard.rows import RowKey
+from ui.dashboard.source import ControlSource, InventoryRead
 from ui.dashboard.widgets.line_view import KEPT_LINES
 
 HOSTILE = "[bold]red[/] \x1b[31mred\x1b[0m \x1b]0;title\x07 \x1b[?1049l \x1bP unterminated \x1b[\n"
@@ -56,6 +59,7 @@ def test_a_flood_of_hostile_lines_and_a_line_of_sixteen_mebibytes(running: Runni
             await said(bench, running, "the long line is over")
             assert any(line.count("x") > 4000 for line in bench.log.lines)
             await asyncio.to_thread(running.faults, "stub/0", say=HOSTILE, say_times=FLOOD)
+            await until_seen(bench, "lines skipped")
             await until_seen(bench, LITERAL)
             slowest = 0.0
             for key in ("w", "w", "k", "G") * 3:
@@ -70,6 +74,25 @@ def test_a_flood_of_hostile_lines_and_a_line_of_sixteen_mebibytes(running: Runni
 
     asyncio.run(play())
     assert running.embed().status == 200
+
+
+def test_every_line_of_a_flood_is_shown_or_counted(running: Running) -> None:
+    """Spec 14: what came too fast is said, where it is missing; nothing is left out in silence."""
+
+    async def play() -> None:
+        heard, source = Heard(), ControlSource(str(running.runtime.control))
+        source.start(heard)
+        await heard.until(lambda: heard.count(InventoryRead) > 0)
+        source.follow_log(RowKey("stub", "stub/0", 1))
+        await asyncio.to_thread(running.faults, "stub/0", say="it is read\n")
+        await heard.until(lambda: bool(heard.lines))
+        before = len(heard.lines)
+        await asyncio.to_thread(running.faults, "stub/0", say="flood\n", say_times=FLOOD)
+        await heard.until(lambda: len(heard.lines) - before + heard.skipped >= FLOOD, LONG_S)
+        assert len(heard.lines) - before + heard.skipped == FLOOD and 0 < heard.skipped < FLOOD
+        await source.stop()
+
+    asyncio.run(play())
 
 
 def test_details_of_a_killed_replica_tell_its_signal(running: Running) -> None:
@@ -90,7 +113,9 @@ def test_details_of_a_killed_replica_tell_its_signal(running: Running) -> None:
     asyncio.run(play())
 
 
-def test_a_supervisor_that_is_killed_is_missed_and_the_next_one_is_found(running: Running) -> None:
+def test_one_that_is_killed_is_missed_one_that_stops_has_ended_and_the_next_is_found(
+    running: Running,
+) -> None:
     async def play() -> None:
         app = Dashboard(ControlSource(str(running.runtime.control)))
         async with app.run_test(size=(120, 30)) as pilot:
@@ -101,5 +126,15 @@ def test_a_supervisor_that_is_killed_is_missed_and_the_next_one_is_found(running
             await asyncio.to_thread(running.launch)
             await until_seen(bench, "● live")
             await until_seen(bench, "2 of 2 ready")
+            await asyncio.to_thread(running.stop)
+            await until_seen(bench, "■ ended")
+            assert bench.picture_of(f"start it again: stoker serve -c {running.config} --name test")
+            await asyncio.to_thread(running.launch)
+            await until_seen(bench, "● live")
+            await until_seen(bench, "2 of 2 ready")
+            await asyncio.to_thread(running.stop)
+            await until_seen(bench, "■ ended")
+            await bench.press("q")
+            assert app.return_value is QuitChoice.DETACH
 
     asyncio.run(play())

@@ -8,7 +8,7 @@ import time
 import msgspec
 import pytest
 
-from supervisor.control.events import Warned
+from supervisor.control.events import SupervisorStarted, SupervisorStopping, Warned
 from supervisor.control.messages import DrainReplica, Inventory, Kill, LogLine, Restart
 from tests.dashboard.bench import Bench, piloted, press
 from tests.dashboard.fleet import (
@@ -238,6 +238,52 @@ async def test_a_lost_supervisor_is_shown_until_it_is_back(bench: Bench) -> None
     assert len(bench.table.rows) == 15
     await bench.push(fleet_of_twelve())
     assert "● live" in bench.picture()[0]
+
+
+@piloted()
+async def test_a_supervisor_that_stops_says_for_how_long_at_most_and_then_that_it_ended(bench: Bench) -> None:
+    bench.source.happen([SupervisorStopping(why="SIGTERM", worst_case_s=45.0, seq=99, time=bench.clock())])
+    await bench.settle()
+    assert "◐ stopping, 45 s at most" in bench.picture()[0]
+    bench.clock.seconds += 5
+    await bench.push(inventory(fleet_of_twelve().deployments, state="stopping"))
+    assert "◐ stopping, 40 s at most" in bench.picture()[0]
+    await bench.press("enter")
+    assert "◐ stopping, 40 s at most" in bench.picture()[0]
+    await bench.press("escape")
+    for _ in range(2):
+        bench.source.lose("no supervisor is running there")
+        await bench.settle()
+        assert "■ ended 00:16:45" in bench.picture()[0] and "ready" not in bench.picture()[0]
+        assert bench.picture_of("■ start it again: stoker serve -c /etc/stoker/demo.yaml --name demo")
+        assert "ended as it had said (SIGTERM); q leaves" in bench.news
+        assert len(bench.table.rows) == 15 and bench.main.has_class("-stale")
+
+
+@piloted()
+async def test_a_new_supervisor_of_an_ended_ones_name_is_shown_as_if_nothing_had_been(bench: Bench) -> None:
+    bench.source.happen([SupervisorStopping(why="asked to stop", worst_case_s=45.0, seq=99, time=bench.clock())])
+    bench.source.lose()
+    await bench.settle()
+    assert "■ ended" in bench.picture()[0]
+    bench.source.happen([SupervisorStarted(name="demo", pid=2, listen="127.0.0.1:8100", seq=1)], afresh=True)
+    await bench.push(fleet_of_twelve())
+    assert "● live" in bench.picture()[0] and not bench.picture_of("start it again")
+    assert "runs again" in bench.news and not bench.main.has_class("-stale")
+    bench.source.lose()
+    await bench.settle()
+    assert "disconnected, retrying" in bench.picture()[0], "this one went without a word"
+
+
+@piloted()
+async def test_a_stopping_supervisor_that_is_slow_to_answer_has_not_ended(bench: Bench) -> None:
+    bench.source.happen([SupervisorStopping(why="SIGTERM", worst_case_s=45.0, seq=99, time=bench.clock())])
+    bench.source.lose("the supervisor does not answer; is its process stopped?", gone=False)
+    await bench.settle()
+    assert "disconnected, retrying" in bench.picture()[0]
+    bench.source.lose()
+    await bench.settle()
+    assert "■ ended" in bench.picture()[0]
 
 
 # ----------------------------------------------------------------------------------------------- terminals

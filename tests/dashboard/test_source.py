@@ -8,24 +8,41 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+import zmq
+import zmq.asyncio
 from textual.message import Message
 
 from engine.errors import StokerError
+from supervisor.control import server as server_module
 from supervisor.control.events import AnyEvent, Warned
-from supervisor.control.messages import Accepted, AnyCommand, DrainReplica, Kill, LogLine
+from supervisor.control.messages import (
+    Accepted,
+    AnyCommand,
+    DrainReplica,
+    Kill,
+    LogLine,
+    LogNotice,
+    Subscribe,
+    decode_from_supervisor,
+    encode_call,
+)
 from tests.dashboard.fleet import EPOCH, deployment, fleet_of_twelve, inventory, log_lines, replica
 from tests.dashboard.served import Served, serving
 from ui.dashboard import source as source_module
+from ui.dashboard.model import Skipped, Written
 from ui.dashboard.rows import RowKey
 from ui.dashboard.source import (
     ControlSource,
     EventsHappened,
     InventoryRead,
     LinesWritten,
+    Mailbox,
     SupervisorLost,
 )
 
 Kind = TypeVar("Kind", bound=Message)
+TURNS = 20
+"""Notices of a mebibyte each that nobody reads: more than sockets of one notice each hold on the way."""
 
 
 class Heard:
@@ -35,8 +52,7 @@ class Heard:
         self.messages: list[Message] = []
         self.events: list[AnyEvent] = []
         self.missed = 0
-        self.lines: list[LogLine] = []
-        self.skipped = 0
+        self.written: list[Written] = []
         self._news = asyncio.Event()
 
     def __call__(self, message: Message) -> None:
@@ -48,17 +64,24 @@ class Heard:
             self.events += events
             self.missed += missed
         if isinstance(message, LinesWritten):
-            lines, skipped = message.mailbox.take()
-            self.lines += lines
-            self.skipped += skipped
+            written, lost = message.mailbox.take()
+            self.written += [Skipped(lost), *written] if lost else written
         self._news.set()
 
-    async def until(self, condition: Callable[[], bool]) -> None:
+    async def until(self, condition: Callable[[], bool], limit_s: float = 10.0) -> None:
         """Wait until it holds."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(limit_s):
             while not condition():
                 self._news.clear()
                 await self._news.wait()
+
+    @property
+    def lines(self) -> list[LogLine]:
+        return [one for one in self.written if isinstance(one, LogLine)]
+
+    @property
+    def skipped(self) -> int:
+        return sum(one.count for one in self.written if isinstance(one, Skipped))
 
     def count(self, kind: type[Message]) -> int:
         return sum(isinstance(message, kind) for message in self.messages)
@@ -115,7 +138,8 @@ def test_without_a_supervisor_it_says_so_and_a_command_fails(tmp_path: Path) -> 
         source = ControlSource(str(tmp_path / "nobody"), retry_s=0.02)
         source.start(heard)
         await heard.until(lambda: heard.count(SupervisorLost) >= 2)
-        assert "no supervisor is running there" in _last(heard, SupervisorLost).why
+        lost = _last(heard, SupervisorLost)
+        assert "no supervisor is running there" in lost.why and lost.gone
         with pytest.raises(StokerError, match="nothing was sent"):
             await source.ask(Kill(replica="primary/0", incarnation=1))
         await source.stop()
@@ -169,7 +193,8 @@ def test_a_silent_supervisor_is_lost_until_it_answers(tmp_path: Path, monkeypatc
         source = ControlSource(path, poll_s=0.02, retry_s=0.02)
         source.start(heard)
         await heard.until(lambda: heard.count(SupervisorLost) > 0)
-        assert "does not answer" in _last(heard, SupervisorLost).why
+        lost = _last(heard, SupervisorLost)
+        assert "does not answer" in lost.why and not lost.gone
         await source.stop()
         listener.close()
 
@@ -227,8 +252,49 @@ def test_a_flood_costs_a_number(tmp_path: Path) -> None:
         )
         await heard.until(lambda: heard.skipped > 0)
         assert len(heard.lines) - 40 + heard.skipped == 5000
+        assert heard.written[-1] == Skipped(heard.skipped), "it is told where they are missing: after those that came"
 
     attached(tmp_path, scenario)
+
+
+def test_what_a_full_mailbox_pushes_out_is_counted_with_what_had_been_skipped_in_it() -> None:
+    mailbox: Mailbox[Written] = Mailbox(3)
+    first, *others = log_lines(count=4)
+    assert mailbox.put([first, Skipped(70)]) and not mailbox.put(others)
+    assert mailbox.take() == (others, 71)
+    assert mailbox.take() == ([], 0)
+
+
+def test_lines_that_found_no_room_on_the_way_are_told_once_it_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader that stands still (Ctrl-Z) misses notices: their lines are counted, and nothing has to follow them."""
+    monkeypatch.setattr(server_module, "MOST_QUEUED", 1)
+    monkeypatch.setattr(server_module, "LOG_EACH_S", 0.0)
+
+    async def play() -> None:
+        path = str(tmp_path / "control")
+        context = zmq.asyncio.Context()
+        socket = context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.RCVHWM, 1)
+        async with serving(path, served := Served(fleet_of_twelve())), asyncio.timeout(30):
+            socket.connect(f"ipc://{path}")
+            await socket.send(encode_call(1, Subscribe(events=False, logs=True)))
+            await socket.recv()
+            for _ in range(TURNS):
+                served.write([LogLine(time=EPOCH, replica="primary/0", incarnation=1, text="x" * 10_000)] * 100)
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            shown = skipped = 0
+            while shown + skipped < TURNS * 100:
+                notice = decode_from_supervisor(await socket.recv())
+                assert isinstance(notice, LogNotice)
+                shown, skipped = shown + len(notice.lines), skipped + notice.skipped
+            assert shown > 0 and skipped > 0 and shown + skipped == TURNS * 100
+        socket.close(linger=0)
+        context.term()
+
+    asyncio.run(play())
 
 
 def _last(heard: Heard, kind: type[Kind]) -> Kind:

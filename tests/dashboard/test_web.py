@@ -280,8 +280,8 @@ async def _browse(web: Web, running: Running, debugging: str) -> None:
                 tab.kill()
             await page.until("document.getElementById('words').textContent.includes('has ended')")
             assert await page.value("getComputedStyle(document.getElementById('again')).display") == "block"
-            await page.value("document.getElementById('again').click()")
-            await page.until("document.body.classList.contains('-first-byte')")
+            await page.value("window.isTheOldPage = true, document.getElementById('again').click()")
+            await page.until("!window.isTheOldPage && document.body.classList.contains('-first-byte')")
             web.process.kill()
             await page.until("document.getElementById('words').textContent.includes('retrying')")
             assert await page.value("getComputedStyle(document.getElementById('notice')).display") == "flex"

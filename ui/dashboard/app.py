@@ -25,6 +25,7 @@ from textual.filter import LineFilter
 from textual.screen import Screen
 
 from engine.errors import StokerError
+from supervisor.control.events import SupervisorStopping
 from supervisor.control.messages import Accepted, Stop
 from ui.dashboard import keymap
 from ui.dashboard.desk import FleetScreen, QuitChoice
@@ -180,6 +181,8 @@ class Dashboard(App[QuitChoice], inherit_bindings=False):
         if message.afresh:
             self._model.forget_events()
         self._model.take_events(events)
+        if any(isinstance(event, SupervisorStopping) for event in events):
+            self.redraw()
         for screen in self._mounted_screens():
             if isinstance(screen, MainScreen | DetailsScreen):
                 if message.afresh:

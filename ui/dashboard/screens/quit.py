@@ -52,7 +52,7 @@ class QuitScreen(Dialog[QuitChoice | None]):
     def _body(self) -> str:
         model = self._desk.model
         if model.link is Link.ENDED:
-            return "It has ended: there is nothing to detach from, and nothing to stop.\nd  leave\nc  stay"
+            return "It has ended: nothing is left to detach from or to stop.\nd  leave\nc  stay"
         if not self._can_stop:
             return "No supervisor answers, so nothing can be stopped from here.\nd  leave\nc  stay, and go on trying"
         count = sum(len(deployment.replicas) for deployment in model.newest.deployments) if model.newest else 0

@@ -254,7 +254,7 @@ def _cached(replica: ReplicaStatus) -> str:
 def _card(replica: ReplicaStatus) -> list[Fact]:
     card = replica.card
     if card is None:
-        return [("card", "not registered", Tone.DIM)]
+        return [("card", "known once it is up", Tone.DIM)]
     dimensions = "" if card.dimensions is None else f", {card.dimensions} dimensions"
     length = "" if card.max_model_len is None else words.plural(card.max_model_len, "token")
     batch = f"{words.plural(card.max_num_seqs, 'row')}, {words.plural(card.max_num_batched_tokens, 'token')}"

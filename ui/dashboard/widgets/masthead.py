@@ -137,7 +137,7 @@ def _chips(model: Model, around: Around, width: int) -> Line:
     if around.marked:
         chips.append(((f"{around.marked} marked", Tone.MARK),))
     if model.inventory is not None and model.link is not Link.ENDED:
-        chips.append(_ready(model.inventory, model.is_stale))
+        chips.append(_left(model.inventory) if model.is_stopping else _ready(model.inventory, model.is_stale))
     if model.paused:
         chips.append((("┃┃ paused", Tone.WARN),))
     chips.append(link_chip(model, around.lost_for_s, around.stops_in_s))
@@ -152,6 +152,12 @@ def _ready(inventory: Inventory, stale: bool) -> Line:
     desired = sum(deployment.desired_replicas for deployment in inventory.deployments)
     tone = Tone.GOOD if ready >= desired else (Tone.WARN if ready else Tone.BAD)
     return ((f"{ready} of {desired} ready", Tone.DIM if stale else tone),)
+
+
+def _left(inventory: Inventory) -> Line:
+    """A fleet that stops wants no replicas any more: how many there still are."""
+    count = sum(len(deployment.replicas) for deployment in inventory.deployments)
+    return ((f"{words.plural(count, 'replica')} left", Tone.WARN if count else Tone.DIM),)
 
 
 def link_chip(model: Model, lost_for_s: float, stops_in_s: float | None) -> Line:
