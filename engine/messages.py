@@ -362,11 +362,14 @@ class LaunchSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ForkRequest(Message, frozen=True, tag="F"):
-    """To a template: fork a replica. Two descriptors come along: its output, its lifeline. `env` is set in it first."""
+    """To a template: fork a replica. Two descriptors come along: its output, its lifeline.
+
+    env: how its environment differs from the one that the template was started with; None removes a variable.
+    """
 
     number: int
     spec: LaunchSpec
-    env: dict[str, str]
+    env: dict[str, str | None]
 
 
 class TemplateReady(Message, frozen=True, tag="R"):

@@ -139,13 +139,22 @@ def _become(request: ForkRequest, descriptors: list[int], backend: Backend, betw
         os.close(output)
         _await_adoption(between)
         die_with(request.spec.supervisor_pid)
-        os.environ.update(request.env)
+        change_environment(request.env)
         backend.adopt(request.spec)
         leave(serve(request.spec, lifeline=lifeline, loaded=backend))
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(ExitCode.LOAD_FAILED)
+
+
+def change_environment(changes: dict[str, str | None]) -> None:
+    """Make a replica's environment of its template's, see ForkRequest."""
+    for name, value in changes.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def _await_adoption(between: int) -> None:

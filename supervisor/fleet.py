@@ -208,6 +208,11 @@ class Fleet:
     # --------------------------------------------------------------------------------------------- finding
 
     @property
+    def awake_since(self) -> float:
+        """Since when this process has run without a pause."""
+        return self._pulse.awake_since
+
+    @property
     def served(self) -> dict[str, Group]:
         """The deployments of the document. One that a reload removed is none of them, though it still drains."""
         return {name: group for name, group in self.groups.items() if self.stopping or not group.is_removed}

@@ -34,7 +34,7 @@ from supervisor.control.events import (
 from supervisor.control.messages import LogLine as ControlLine
 from supervisor.control.server import ControlServer
 from supervisor.control.texts import readable
-from supervisor.core.body_room import BodyRoom
+from supervisor.core.body_room import BodyRoom, Ebb
 from supervisor.core.plurals import count
 from supervisor.directory import Directory
 from supervisor.document import Document
@@ -48,7 +48,7 @@ from supervisor.host.descriptors import for_clients, raise_limit
 from supervisor.host.devices import list_devices
 from supervisor.host.listening import display, listening
 from supervisor.host.logs import LogLine, LogThread, RotatingLog
-from supervisor.host.memory import KEPT_BYTES, give_back_freed_memory, keep_freed_memory, most_body_bytes
+from supervisor.host.memory import KEPT_BYTES, body_bound, give_back_freed_memory, keep_freed_memory
 from supervisor.host.processes import STOP_S, adopt_orphans
 from supervisor.host.runtime import RuntimeDir
 from supervisor.host.systemd import notify, watchdog_interval
@@ -67,7 +67,7 @@ FOLDER_EACH_S = 2.0
 ROOM_EACH_S = 10.0
 """Between two looks at the room for bodies."""
 PEAK_BYTES = 256 * 1024 * 1024
-"""After bodies held more than this together, memory is given back."""
+"""After bodies held more than this together, memory is given back, once that is over."""
 LEAVING_S = 8.0
 """Of that, for the last answers and log lines once the processes are gone, or are given up."""
 STDERR = 2
@@ -156,8 +156,11 @@ class Supervisor:
         report = list_devices()
         self._problems = report.problems
         api_key = _api_key(config.stoker.api_key_env)
-        self._room = BodyRoom(most_body_bytes())
-        link = EngineLink(context, str(self._runtime.engines), partial(self._bad_frames.count, "engines"))
+        self._body_bound = body_bound()
+        self._room = BodyRoom(self._body_bound.most)
+        self._ebb = Ebb(PEAK_BYTES, KEPT_BYTES)
+        on_bad_frame = partial(self._bad_frames.count, "engines")
+        link = EngineLink(context, str(self._runtime.engines), self._room, on_bad_frame)
         stack.callback(link.close)
         http_link = HttpLink()
         stack.push_async_callback(http_link.close)
@@ -339,14 +342,14 @@ class Supervisor:
         room = self._room
         refused, room.refused = room.refused, 0
         if refused:
-            most = f"{room.most // 1024**2} MiB, a quarter of the memory that was available at the start"
+            most = f"{room.most // 1024**2} MiB, {self._body_bound.told}"
             message = (
                 f"{count(refused, 'request')} got 429: the bodies of others fill what all may take together ({most})"
             )
             self.events.publish(Warned(message=message))
-        if room.peak > PEAK_BYTES and room.held < KEPT_BYTES:
+        peak, room.peak = room.peak, room.held
+        if self._ebb.look(peak):
             give_back_freed_memory()
-            room.peak = room.held
 
     async def _until_stopped(self) -> None:
         """Until the last process is gone, and no longer than was promised."""

@@ -20,10 +20,14 @@ class Pulse:
         self._longest = every_s + LATE_S
         self._last = now
         self._listen_until = float("-inf")
+        self.awake_since = now
+        """When it began to run without a pause. What others did before that may have stood still, too: whatever is
+        told of them counts from here at the most."""
 
     def beat(self, now: float) -> bool:
         """Whether others may be judged at this beat."""
         if now - self._last > self._longest:
             self._listen_until = now + LISTEN_S
+            self.awake_since = now
         self._last = now
         return now >= self._listen_until

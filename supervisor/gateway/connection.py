@@ -10,7 +10,8 @@ Callbacks, not tasks: a request costs no task, future or timer here, and an answ
   Refusing costs about half of answering, so clients that ask again at once would take the time of those served.
 - A client that leaves while nothing is read of it is found by the server's sweep.
 - Clients that send or take nothing for too long are found by the server's sweep, which looks at every connection now
-  and then: one timer for all of them.
+  and then: one timer for all of them. A body must come at `LEAST_BODY_RATE`: else one byte now and then would keep its
+  part of the room for bodies without end.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ HEAD_S = 20
 """How long a request's head may take, from its first byte."""
 STALL_S = 30
 """How long a body, or a client's reading, may stand still."""
+LEAST_BODY_RATE = 16 * 1024
+"""Bytes a second that a body may not stay behind for longer than that: an eighth of a line of 1 Mbit/s."""
 LINGER_S = 3
 """How long what a client still sends is read and dropped after its last answer, so that it gets to see that answer."""
 
@@ -125,8 +128,10 @@ class Connection(asyncio.Protocol):
         if self._ending:
             return
         reader = self._reader
-        if not reader.in_head:
+        if not reader.in_message:
             self._since = self._server.now
+        elif not reader.in_head:  # a body: its bytes buy time, but none in advance
+            self._since = min(self._server.now, self._since + len(data) / LEAST_BODY_RATE)
         reader.feed(data)
         if reader.ready or reader.continue_due:
             self._advance()

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -18,7 +19,9 @@ SHORT_SHARE = 0.10
 BODIES_SHARE = 0.25
 """Of the memory that is available at the start this share may be request bodies."""
 LEAST_BODIES = 4
-"""So many of the largest bodies always may be held together."""
+"""So many of the largest bodies may be held together where a quarter is less."""
+LEAST_BODIES_SHARE = 0.5
+"""They never take more than this share, but for one: else nobody could send it."""
 KEPT_BYTES = 64 * 1024 * 1024
 """Freed memory at the end of the heap that is kept for the next request; more goes back to the system."""
 LARGEST_ON_HEAP_BYTES = 32 * 1024 * 1024
@@ -39,7 +42,8 @@ def keep_freed_memory() -> None:
 
 def give_back_freed_memory() -> None:
     """Give the system what is free in the middle of the heap, too, which the C library by itself never does: one small
-    object above it keeps gigabytes. Takes 70 ms a GiB, so for once after a peak."""
+    object above it keeps gigabytes. The process stands still for it, 20 to 120 ms a GiB, on a thread too: that has
+    the heap's lock, for which whoever wants more than 1 KB waits. So for once, when a peak is long over."""
     if sys.platform != "linux":
         return
     with contextlib.suppress(AttributeError, OSError):
@@ -58,7 +62,22 @@ def memory_is_short(proc: Path = PROC, cgroup: Path = CGROUP) -> bool:
     return any(room.left < SHORT_SHARE * room.whole for room in bounds)
 
 
-def most_body_bytes() -> int:
-    """How many bytes of large requests' bodies may be held together, told from what is available now."""
-    available = available_bytes() or 0
-    return max(LEAST_BODIES * MAX_BODY_BYTES, int(available * BODIES_SHARE))
+class BodyBound(NamedTuple):
+    """How many bytes of large requests' bodies may be held together. told: how that came about, in words."""
+
+    most: int
+    told: str
+
+
+def body_bound() -> BodyBound:
+    """Told from what is available now."""
+    available, least = available_bytes(), LEAST_BODIES * MAX_BODY_BYTES
+    if available is None:
+        return BodyBound(least, "how much memory is available could not be told")
+    if (share := int(available * BODIES_SHARE)) >= least:
+        return BodyBound(share, "a quarter of the memory that was available at the start")
+    if (share := int(available * LEAST_BODIES_SHARE)) >= least:
+        return BodyBound(least, "the least, where a quarter of the memory that was available at the start is less")
+    if share > MAX_BODY_BYTES:
+        return BodyBound(share, "half of the memory that was available at the start, which was little")
+    return BodyBound(MAX_BODY_BYTES, "one body of the largest, since hardly any memory was available at the start")

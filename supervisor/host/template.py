@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import itertools
 import os
 import socket
@@ -99,10 +100,18 @@ class TemplateLauncher:
         self._on_event(template.artifact, f"cannot be forked ({why}); its replicas are spawned")
         template.stop()
         for promise in promises:
-            try:
-                self._spawner.start(promise.spec, promise.env, promise.observer)
-            except (OSError, StokerError) as error:
-                promise.observer.on_start_failed(f"could not be started: {error}", None)
+            self._spawn(promise)
+
+    def spawn_once(self, template: Template, promise: ForkPromise, why: str) -> None:
+        """This one cannot be asked for; others may."""
+        self._on_event(template.artifact, f"was not asked for {promise.spec.replica} ({why}); it is spawned")
+        self._spawn(promise)
+
+    def _spawn(self, promise: ForkPromise) -> None:
+        try:
+            self._spawner.start(promise.spec, promise.env, promise.observer)
+        except (OSError, StokerError) as error:
+            promise.observer.on_start_failed(f"could not be started: {error}", None)
 
     def on_loaded(self, template: Template, seconds: float) -> None:
         """A template is ready."""
@@ -140,6 +149,7 @@ class Template:
         self.name = f"{spec.replica.rpartition('/')[0]}/template"
         self.is_over = False
         self._launcher = launcher
+        self._env = dict(env)
         self._ready = False
         self._stopping = False
         self._last_fork = time.monotonic()
@@ -277,14 +287,17 @@ class Template:
                 self._loop.add_writer(self._socket.fileno(), self._ask_all)
                 return
             except OSError as error:
-                promise.observer.on_start_failed(f"the template could not be asked: {error}", None)
+                if error.errno == errno.EMSGSIZE:
+                    self._launcher.spawn_once(self, promise, "that is too large for one message")
+                else:
+                    promise.observer.on_start_failed(f"the template could not be asked: {error}", None)
         self._loop.remove_writer(self._socket.fileno())
 
     def _ask(self, promise: ForkPromise) -> None:
         """Hand the request over, with the ends of two pipes: the replica's output, and its lifeline. Raises OSError."""
         self._last_fork = now = time.monotonic()
         number = next(self._numbers)
-        request = encode(ForkRequest(number, promise.spec, promise.env))
+        request = encode(ForkRequest(number, promise.spec, difference(self._env, promise.env)))
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             output, their_output = _pipe(ours, theirs)
             their_lifeline, lifeline = _pipe(theirs, ours)
@@ -317,6 +330,13 @@ class ForkPromise:
     def cancel(self) -> bool:
         """See Promise: possible until the template was asked."""
         return self._template.withdraw(self)
+
+
+def difference(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
+    """What turns one environment into another, None where a variable goes. A whole one may be too large for a message:
+    on Kubernetes each service brings seven variables."""
+    gone = dict.fromkeys(before.keys() - after.keys())
+    return {**gone, **{name: value for name, value in after.items() if before.get(name) != value}}
 
 
 def _pipe(reading: contextlib.ExitStack, writing: contextlib.ExitStack) -> tuple[int, int]:

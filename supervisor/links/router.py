@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import zmq
 from zmq.backend import Socket as Plain
@@ -58,7 +58,7 @@ class Router:
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._fd, self.look)
 
-    def send(self, frames: list[bytes]) -> Sent:
+    def send(self, frames: Sequence[bytes | zmq.Frame]) -> Sent:
         """Hand frames over, identity first, without waiting."""
         socket = self._socket
         last = len(frames) - 1

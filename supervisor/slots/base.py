@@ -117,6 +117,10 @@ class Home(Protocol):
     def launcher(self) -> Launcher:
         """How processes are started."""
 
+    @property
+    def awake_since(self) -> float:
+        """Since when the supervisor has run without a pause; engines were paused with it, maybe amid a forward."""
+
     def publish(self, event: AnyEvent) -> None:
         """Tell the event log."""
 

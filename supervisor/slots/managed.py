@@ -149,10 +149,10 @@ class ManagedSlot(Slot):
             self.kill(f"no heartbeat for {silent:.0f} s")
         elif silent > SILENT_S and self.state is State.READY:
             self._move(State.UNRESPONSIVE, f"no heartbeat for {silent:.0f} s")
-        limit = self._make.restart_hung_s
-        if limit and self._heartbeat is not None and self._heartbeat.forward_age_s > limit:
+        limit, awake = self._make.restart_hung_s, now - self._home.awake_since
+        if limit and self._heartbeat is not None and min(self._heartbeat.forward_age_s, awake) > limit:
             self.kill(f"a forward ran for {self._heartbeat.forward_age_s:.0f} s")
-        elif limit and self.state is State.WARMING and now - self.since > limit:
+        elif limit and self.state is State.WARMING and min(now - self.since, awake) > limit:
             self.kill(f"its first forwards ran for {now - self.since:.0f} s")
 
     def close(self) -> None:

@@ -20,6 +20,13 @@ def test_after_a_pause_nobody_is_judged_until_there_was_time_to_hear_them() -> N
     assert verdicts == {140.0: False, 141.0: False, 142.0: False, 143.0: True, 144.0: True}
 
 
+def test_what_is_told_of_others_counts_from_the_last_pause_at_the_most() -> None:
+    pulse = Pulse(1.0, 100.0)
+    for now, awake_since in ((101.0, 100.0), (140.0, 140.0), (141.0, 140.0), (150.0, 150.0)):
+        pulse.beat(now)
+        assert pulse.awake_since == awake_since
+
+
 def test_a_second_pause_begins_the_listening_anew() -> None:
     pulse = Pulse(1.0, 100.0)
     assert not pulse.beat(140.0), "also where the pause came before the first beat"

@@ -10,7 +10,7 @@ import zmq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.body_room import SMALL_BYTES, BodyRoom
+from supervisor.core.body_room import CALM_LOOKS, SMALL_BYTES, BodyRoom, Ebb
 from supervisor.gateway.connection import STALL_S
 from supervisor.native import Client as NativeClient
 from supervisor.native import Overloaded, Route
@@ -132,6 +132,46 @@ async def test_a_body_that_stands_still_or_breaks_off_gives_room_back(house: Hou
     assert (await broken.answer()).status == 400 and house.room.held == 0
 
 
+async def send_slowly(house: House, client: Client, data: bytes, piece: int, each_s: float) -> None:
+    """So many bytes each so many seconds of the server's clock, which looks at its connections before each."""
+    assert house.server._sweeper is not None
+    house.server._sweeper.cancel()  # the clock is ours now
+    (connection,) = house.connections
+    reader = connection._reader
+    for at in range(0, len(data), piece):
+        house.server.now += each_s
+        house.sweep(0)
+        if reader.broken:
+            return
+        before = reader._size
+        client.send(data[at : at + piece])
+        await until(lambda before=before: reader._size != before)
+
+
+@in_house
+async def test_a_body_that_comes_by_the_byte_gives_room_back(house: House) -> None:
+    client = await house.connect()
+    head, _, body = post(LARGE).partition(b"\r\n\r\n")
+    client.send(head + b"\r\n\r\n" + body[: 5 * MIB])
+    await until(lambda: house.room.held == 5 * MIB)
+    await send_slowly(house, client, b"x" * 5, 1, STALL_S - 1)
+    answer = await client.answer()
+    assert (answer.status, answer.headers["connection"]) == (408, "close") and house.room.held == 0
+
+
+@in_house
+async def test_a_body_over_a_slow_line_that_stands_still_now_and_then_is_served(house: House) -> None:
+    client = await house.connect()
+    head, _, body = post(LARGE).partition(b"\r\n\r\n")
+    client.send(head + b"\r\n\r\n" + body[:1])
+    await until(lambda: len(house.connections) == 1 and house.connections[0]._reader._size == 1)
+    one_megabit = 125 * 1000
+    for at in range(1, len(body), 20 * one_megabit):
+        house.server.now += STALL_S - 5
+        await send_slowly(house, client, body[at : at + 20 * one_megabit], one_megabit, 1.0)
+    await house.opened(1)
+
+
 @in_house
 async def test_bodies_of_native_clients_share_the_room(house: House) -> None:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -175,3 +215,13 @@ def test_what_is_held_is_the_sum_of_the_large_bodies_and_never_more_than_there_i
         else:
             bodies[who], held[who] = size, holds
         assert room.held == sum(size for size in bodies.values() if size > SMALL_BYTES) <= room.most
+
+
+def test_memory_is_given_back_once_after_a_flood_when_it_was_calm_for_a_while() -> None:
+    ebb = Ebb(flood=100, calm=10)
+    quiet = [0] * (2 * CALM_LOOKS)
+    assert not any(ebb.look(peak) for peak in [*quiet, 50, 100, *quiet]), "there was no flood"
+    for waves in ([101], [101, 0, 500], [101, *[0] * (CALM_LOOKS - 1), 11]):
+        assert not any(ebb.look(peak) for peak in waves)
+        assert [ebb.look(10) for _ in quiet].index(True) == CALM_LOOKS - 1
+        assert not any(ebb.look(peak) for peak in quiet), "it was given back"

@@ -10,7 +10,7 @@ import pytest
 
 from engine.messages import MAX_BODY_BYTES
 from supervisor.host import memory
-from supervisor.host.memory import memory_is_short, most_body_bytes
+from supervisor.host.memory import body_bound, memory_is_short
 
 MIB = 1024 * 1024
 
@@ -58,12 +58,23 @@ def test_a_groups_page_cache_does_not_make_memory_short(proc: Path, tmp_path: Pa
     assert not memory_is_short(proc, tmp_path / "cg")
 
 
-@pytest.mark.parametrize(("available", "most"), [(None, 4), (1, 4), (32 * MAX_BODY_BYTES, 8)])
-def test_bodies_may_take_a_quarter_of_what_is_available_and_at_least_four_of_the_largest(
-    monkeypatch: pytest.MonkeyPatch, available: int | None, most: int
+@pytest.mark.parametrize(
+    ("available", "most", "told"),
+    [
+        (None, 4, "could not be told"),
+        (32, 8, "a quarter of"),
+        (15, 4, "the least, where a quarter"),
+        (6, 3, "half of"),
+        (0, 1, "one body of the largest"),
+    ],
+)
+def test_bodies_may_take_a_quarter_of_what_is_available_or_four_of_the_largest_if_that_is_not_more_than_half(
+    monkeypatch: pytest.MonkeyPatch, available: int | None, most: int, told: str
 ) -> None:
-    monkeypatch.setattr(memory, "available_bytes", lambda: available)
-    assert most_body_bytes() == most * MAX_BODY_BYTES
+    """In bodies of the largest."""
+    monkeypatch.setattr(memory, "available_bytes", lambda: None if available is None else available * MAX_BODY_BYTES)
+    assert body_bound().most == most * MAX_BODY_BYTES
+    assert told in body_bound().told
 
 
 PINNED = """

@@ -10,14 +10,18 @@ import socket
 import time
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import uvloop
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine.messages import LaunchSpec
+from engine.template import change_environment
 from supervisor.host.launcher import engine_environment
 from supervisor.host.processes import Child, Exit, adopt_orphans
-from supervisor.host.template import FORK_S, TemplateLauncher
+from supervisor.host.template import FORK_S, TemplateLauncher, difference
 
 LONG_S = 60.0
 SPEC = LaunchSpec(
@@ -62,8 +66,10 @@ class Starting(Waiting):
         super().__init__()
         self.started: asyncio.Future[Child] = asyncio.get_running_loop().create_future()
         self.gone = asyncio.Event()
+        self.kind = ""
 
     def on_started(self, child: Child, kind: str) -> None:
+        self.kind = kind
         self.started.set_result(child)
 
     def on_group_gone(self) -> None:
@@ -131,3 +137,42 @@ def test_a_template_whose_socket_is_full_is_asked_for_the_rest_when_it_takes_mor
             await asyncio.sleep(0.01)  # its own group's end is told to the launcher alone
 
     run(scene)
+
+
+@pytest.mark.usefixtures("adopting")
+def test_however_large_the_environment_is_a_replica_is_forked_and_what_no_message_holds_is_spawned() -> None:
+    async def scene() -> None:
+        said: asyncio.Queue[str] = asyncio.Queue()
+        launcher = TemplateLauncher(lambda name, data: None, lambda artifact, what: said.put_nowait(what))
+        services = {f"SERVICE_{number}_PORT_8080_TCP_ADDR": f"tcp://10.0.0.{number}:8080" for number in range(6000)}
+        env = {**engine_environment(1, {}, None), **services}
+        kinds = []
+        for more in ({"CUDA_VISIBLE_DEVICES": "1"}, {"MUCH": "x" * 100_000, "MORE": "x" * 120_000}):
+            starting = Starting()
+            launcher.start(SPEC, {**env, **more}, starting)
+            if not kinds:
+                (template,) = launcher._templates.values()
+                template._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 15)
+                assert (await said.get()).startswith("loaded in")
+            (await starting.started).kill()
+            await starting.gone.wait()
+            kinds.append(starting.kind)
+        assert kinds == ["fork", "spawn"]
+        assert said.get_nowait() == "was not asked for stub/0 (that is too large for one message); it is spawned"
+        launcher.retain([])
+        while launcher.pids:
+            await asyncio.sleep(0.01)  # its own group's end is told to the launcher alone
+
+    run(scene)
+
+
+ENVIRONMENTS = st.dictionaries(st.sampled_from("ABCDE"), st.sampled_from(["", "1", "2"]))
+
+
+@given(ENVIRONMENTS, ENVIRONMENTS)
+def test_a_replica_gets_its_own_environment_from_what_differs_from_its_templates(
+    before: dict[str, str], after: dict[str, str]
+) -> None:
+    with mock.patch.dict(os.environ, before, clear=True):
+        change_environment(difference(before, after))
+        assert dict(os.environ) == after
