@@ -67,10 +67,23 @@ class TemplateLauncher:
         key = template_key(spec)
         if key in self._unforkable or not can_fork(spec):
             return self._spawner.start(spec, env, observer)
+        promise = ForkPromise(spec, dict(env), observer)
+        self._living(key, spec, env).take(promise)
+        return promise
+
+    def _living(self, key: str, spec: LaunchSpec, env: Mapping[str, str]) -> Template:
+        """The template of those weights, a new one where there is none. Raises OSError."""
         template = self._templates.get(key)
         if template is None or template.is_leaving:
             template = self._templates[key] = Template(self, key, spec, template_environment(env))
-        return template.fork(spec, env, observer)
+        return template
+
+    def ask_another(self, template: Template, promise: ForkPromise) -> None:
+        """That template is gone, which was not told yet."""
+        try:
+            self._living(template.key, promise.spec, promise.env).take(promise)
+        except OSError as error:
+            promise.observer.on_start_failed(f"could not be started: {error}", None)
 
     def tick(self, now: float, memory_is_short: bool) -> None:
         """Once a second: end templates that are stuck; where memory is short, let idle ones go."""
@@ -169,15 +182,14 @@ class Template:
         self.pid = self._child.pid
         self._loop.add_reader(ours.fileno(), self._hear)
 
-    def fork(self, spec: LaunchSpec, env: Mapping[str, str], observer: Starting) -> Promise:
+    def take(self, promise: ForkPromise) -> None:
         """A replica of this template, as soon as it has loaded."""
-        promise = ForkPromise(self, spec, dict(env), observer)
+        promise.template = self
         self._waiting.append(promise)
         if self._ready:
             self._ask_all()
         else:
-            observer.on_waiting(LOADING)
-        return promise
+            promise.observer.on_waiting(LOADING)
 
     @property
     def is_leaving(self) -> bool:
@@ -286,6 +298,9 @@ class Template:
                 self._waiting.insert(0, promise)
                 self._loop.add_writer(self._socket.fileno(), self._ask_all)
                 return
+            except (BrokenPipeError, ConnectionResetError):
+                self._stopping = True
+                self._launcher.ask_another(self, promise)
             except OSError as error:
                 if error.errno == errno.EMSGSIZE:
                     self._launcher.spawn_once(self, promise, "that is too large for one message")
@@ -306,7 +321,9 @@ class Template:
         self._asked[number] = _Asked(promise, output, lifeline, now)
 
     def _on_forked(self, message: Forked) -> None:
-        asked = self._asked.pop(message.number)
+        asked = self._asked.pop(message.number, None)
+        if asked is None:
+            return  # a number of its own
         observer = asked.promise.observer
         try:
             child = Child(message.pid, asked.output, asked.lifeline, observer)
@@ -319,17 +336,17 @@ class Template:
 
 
 class ForkPromise:
-    """A replica that a template is to fork."""
+    """A replica that a template is to fork. `template`: the one that it waits for, or that was asked."""
 
-    def __init__(self, template: Template, spec: LaunchSpec, env: dict[str, str], observer: Starting) -> None:
+    def __init__(self, spec: LaunchSpec, env: dict[str, str], observer: Starting) -> None:
         self.spec = spec
         self.env = env
         self.observer = observer
-        self._template = template
+        self.template: Template | None = None
 
     def cancel(self) -> bool:
         """See Promise: possible until the template was asked."""
-        return self._template.withdraw(self)
+        return self.template is not None and self.template.withdraw(self)
 
 
 def difference(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:

@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -176,3 +177,32 @@ def test_a_replica_gets_its_own_environment_from_what_differs_from_its_templates
     with mock.patch.dict(os.environ, before, clear=True):
         change_environment(difference(before, after))
         assert dict(os.environ) == after
+
+
+def wait_for_a_zombie(pid: int) -> None:
+    """Not in the loop, which would be told of its end."""
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.005)
+
+
+@pytest.mark.usefixtures("adopting")
+def test_a_replica_asked_of_a_template_that_just_died_comes_from_the_next_one() -> None:
+    async def scene() -> None:
+        said: asyncio.Queue[str] = asyncio.Queue()
+        launcher = TemplateLauncher(lambda name, data: None, lambda artifact, what: said.put_nowait(what))
+        env = engine_environment(1, {}, None)
+        launcher.start(SPEC, env, Waiting()).cancel()
+        assert (await said.get()).startswith("loaded in")
+        (pid,) = launcher.pids.values()
+        os.kill(pid, signal.SIGKILL)
+        wait_for_a_zombie(pid)
+        starting = Starting()
+        launcher.start(SPEC, env, starting)
+        (await starting.started).kill()
+        await starting.gone.wait()
+        assert not starting.failed.done()
+        launcher.retain([])
+        while launcher.pids:
+            await asyncio.sleep(0.01)
+
+    run(scene)
