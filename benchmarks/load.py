@@ -140,17 +140,22 @@ def _measure(plan: Plan, address: tuple[str, int], path: str, bodies: _Given) ->
 
 
 class _Given:
-    """Bodies that there are already, in their order; when the first and the last so far were taken (perf_counter)."""
+    """Bodies that there are already, in their order. `taken`: when each was (perf_counter)."""
 
     def __init__(self, bodies: Iterable[bytes]) -> None:
         self._left = iter(bodies)
-        self.first_s = self.last_s = 0.0
+        self.taken: list[float] = []
 
     def make(self) -> bytes:
         """The next one."""
-        self.last_s = time.perf_counter()
-        self.first_s = self.first_s or self.last_s
+        self.taken.append(time.perf_counter())
         return next(self._left)
+
+    def rate(self, clients: int) -> float:
+        """Answers a second to so many clients that ask again when they are answered: of all but the first and the last
+        one of each client."""
+        first, last = 2 * clients - 1, len(self.taken) - 1
+        return (last - first) / (self.taken[last] - self.taken[first])
 
 
 def as_request(host: str, path: str, body: bytes) -> bytes:
@@ -164,10 +169,10 @@ def work_through(
 ) -> tuple[float, Sequence[float]]:
     """Have a list of requests answered by so many clients, each asking for the next one when its last was answered.
 
-    Returns answers a second while all clients were busy, and the seconds of each request. All are busy until the last
-    request is sent, when all but `clients` are answered: what follows, while workers run dry one after another, tells
-    of the list's end and not of the server's speed. Raises NotAnswered where one is not answered with 2xx: the work
-    would not be the same for all.
+    Returns answers a second in the middle, and the seconds of each request. The middle is from each client's first
+    answer to the last request that is sent. Before it nothing is answered yet of what is being computed, after it
+    workers run dry one after another: both tell of the list's ends and not of the server's speed. Raises NotAnswered
+    where one is not answered with 2xx: the work would not be the same for all.
     """
     given = _Given(bodies)
     plan = Plan(Shape(), clients=clients, seconds=None, requests=len(bodies), timeout_s=PATIENCE_S)
@@ -175,4 +180,4 @@ def work_through(
     if found.failures:
         failed = ", ".join(f"{kind}: {count}" for kind, count in found.failures.items())
         raise NotAnswered(f"expected {len(bodies)} answers, found {found.answered}; {failed}")
-    return (len(bodies) - clients) / (given.last_s - given.first_s), measured.latencies
+    return given.rate(clients), measured.latencies

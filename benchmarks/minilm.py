@@ -83,18 +83,18 @@ CASES = (
     Case(1, 1, 64),
     Case(8, 1, 128),
     Case(32, 1, 256),
-    Case(64, 1, 256),
+    Case(64, 1, 384),
     Case(1, 8, 12),
-    Case(8, 8, 24),
-    Case(32, 8, 64),
-    Case(64, 8, 96),
+    Case(8, 8, 32),
+    Case(32, 8, 128),
+    Case(64, 8, 192),
 )
-"""Multiples of the peers' batches times their workers where there are enough clients."""
+"""At least three requests a client, and multiples of the peers' batches times their workers where there are enough."""
 
 
 @dataclasses.dataclass
 class Run:
-    """One case of one contestant in one round. rate: sentences a second while all clients, or workers, are busy.
+    """One case of one contestant in one round. rate: sentences a second in the middle of it (`load.work_through`).
 
     Latencies of its requests in seconds; cpu_s: of all its processes.
     """
@@ -272,7 +272,7 @@ def contend(rounds: int, work: float, names: Sequence[str], cases: Sequence[Case
         check_same(contestants, words)
         _warm(contestants, words)
         for number, case in itertools.product(range(rounds), cases):
-            requests = case.texts(words)[: max(case.clients, round(case.requests * work))]
+            requests = case.texts(words)[: max(3 * case.clients, round(case.requests * work))]
             for name in _turned(list(contestants), number):
                 _one(figures, number, name, contestants[name], case, requests)
     return figures
@@ -361,8 +361,8 @@ def _conditions(rounds: int, peers: Sequence[str]) -> str:
         f"all-MiniLM-L6-v2 in float32, two workers of one thread each, texts of {SHORTEST} to {LONGEST} tokens (each "
         f"length as likely), the same requests for all, {rounds} rounds in turn: medians (least to most), ratios "
         "within a round, latencies of a request over all rounds. Peers: batches of up to 16 requests within 1 ms, "
-        "split by length in the worker. Bare loop: the same worker code without a server. Rates: while all clients are "
-        "busy, the end of the list is left out. CPU ms: of all processes, a sentence.\n"
+        "split by length in the worker. Bare loop: the same worker code without a server. Rates: without each client's "
+        "first and last request. CPU ms: of all processes, a sentence.\n"
         f"Versions: {', '.join(versions)}."
     )
 
