@@ -44,9 +44,9 @@ from ui.dashboard.model import Skipped, Written
 from ui.dashboard.rows import RowKey
 
 POLL_S = 0.5
+"""From the answer to one status to the question for the next, seconds."""
 MANY_ROWS, MANY_TIMES = 32, 2
 """More replicas than that are looked at as much more rarely: figures of 64 rows twice a second cost the fleet 2 %."""
-"""From the answer to one status to the question for the next, seconds."""
 STATUS_ANSWER_S = 2.0
 """A supervisor that takes longer over a status is shown as lost; it normally takes milliseconds."""
 LATE_S = 0.25
