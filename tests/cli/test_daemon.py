@@ -14,7 +14,7 @@ import pytest
 from supervisor.host.runtime import running_supervisors
 from tests.cli.conftest import Ran, Stoker, command
 from tests.cli.terminal import Terminal
-from tests.cli.test_serve import ANYWHERE, wait_until_running
+from tests.cli.test_serve import ANYWHERE, wait_until_nothing_is_left
 
 DAEMON = ("serve", "stub", "-dp", "2", "--daemon", *ANYWHERE)
 
@@ -26,8 +26,7 @@ def _nothing_is_left(root: Path) -> Iterator[None]:
     for running in running_supervisors(root):
         if running.holder is not None:
             os.kill(running.holder.pid, signal.SIGTERM)
-    wait_until_running(False)
-    assert not list(root.glob("mine/*"))
+    wait_until_nothing_is_left(root)
 
 
 def facts(ran: Ran) -> dict[str, str]:

@@ -44,6 +44,14 @@ def wait_until_running(wanted: bool) -> None:
         time.sleep(0.02)
 
 
+def wait_until_nothing_is_left(root: Path) -> None:
+    """Return when a supervisor that ends has taken its files away; the lock goes last."""
+    deadline = time.monotonic() + 30
+    while left := list(root.glob("mine/*")):
+        assert time.monotonic() < deadline, f"left: {left}"
+        time.sleep(0.02)
+
+
 @pytest.fixture(autouse=True)
 def _nothing_is_left(root: Path) -> Iterator[None]:
     """Whatever a test does, its supervisor is gone afterwards, and so are its files in the runtime folder."""
@@ -51,8 +59,7 @@ def _nothing_is_left(root: Path) -> Iterator[None]:
     for running in running_supervisors(root):
         if running.holder is not None:
             os.kill(running.holder.pid, signal.SIGTERM)
-    wait_until_running(False)
-    assert not list(root.glob("mine/*"))
+    wait_until_nothing_is_left(root)
 
 
 def test_headless_serves_until_it_is_told_to_stop(stoker: Stoker) -> None:
