@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterable, Sequence
 
 import uvloop
@@ -118,7 +117,7 @@ def _latency(text: str, share: str) -> float:
 
 def _ours(host: str, port: int, path: str, body: bytes, clients: int, seconds: float) -> Result:
     plan = Plan(Shape(), clients=clients, seconds=seconds, timeout_s=PATIENCE_S)
-    found, _ = _measure(plan, (host, port), path, _Given(itertools.repeat(body)))
+    found, _ = _measure(plan, (host, port), path, itertools.repeat(body))
     broken = sum(count for kind, count in found.failures.items() if not kind.isdigit())
     refused = sum(found.failures.values()) - broken
     spread = found.latency_ms
@@ -127,12 +126,12 @@ def _ours(host: str, port: int, path: str, body: bytes, clients: int, seconds: f
     return Result(clients, rate, p50, p99, refused, broken, found.seconds, "stoker bench")
 
 
-def _measure(plan: Plan, address: tuple[str, int], path: str, bodies: _Given) -> tuple[Summary, Measured]:
+def _measure(plan: Plan, address: tuple[str, int], path: str, bodies: Iterable[bytes]) -> tuple[Summary, Measured]:
     """What a load with these bodies came to, and each latency behind it."""
     server = Server.at("http://{}:{}".format(*address))
 
     async def send() -> tuple[Summary, Measured]:
-        load = load_of(plan, server, server.request("POST", path, None), bodies)
+        load = load_of(plan, server, server.request("POST", path, None), _Given(bodies))
         return await load.run(), load.measured
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -140,22 +139,14 @@ def _measure(plan: Plan, address: tuple[str, int], path: str, bodies: _Given) ->
 
 
 class _Given:
-    """Bodies that there are already, in their order. `taken`: when each was (perf_counter)."""
+    """Bodies that there are already, in their order."""
 
     def __init__(self, bodies: Iterable[bytes]) -> None:
         self._left = iter(bodies)
-        self.taken: list[float] = []
 
     def make(self) -> bytes:
         """The next one."""
-        self.taken.append(time.perf_counter())
         return next(self._left)
-
-    def rate(self, clients: int) -> float:
-        """Answers a second to so many clients that ask again when they are answered: of all but the first and the last
-        one of each client."""
-        first, last = 2 * clients - 1, len(self.taken) - 1
-        return (last - first) / (self.taken[last] - self.taken[first])
 
 
 def as_request(host: str, path: str, body: bytes) -> bytes:
@@ -169,15 +160,12 @@ def work_through(
 ) -> tuple[float, Sequence[float]]:
     """Have a list of requests answered by so many clients, each asking for the next one when its last was answered.
 
-    Returns answers a second in the middle, and the seconds of each request. The middle is from each client's first
-    answer to the last request that is sent. Before it nothing is answered yet of what is being computed, after it
-    workers run dry one after another: both tell of the list's ends and not of the server's speed. Raises NotAnswered
-    where one is not answered with 2xx: the work would not be the same for all.
+    Returns the seconds from the first request to the last answer, and the seconds of each. Raises NotAnswered where
+    one is not answered with 2xx: the work would not be the same for all.
     """
-    given = _Given(bodies)
     plan = Plan(Shape(), clients=clients, seconds=None, requests=len(bodies), timeout_s=PATIENCE_S)
-    found, measured = _measure(plan, address, path, given)
+    found, measured = _measure(plan, address, path, bodies)
     if found.failures:
         failed = ", ".join(f"{kind}: {count}" for kind, count in found.failures.items())
         raise NotAnswered(f"expected {len(bodies)} answers, found {found.answered}; {failed}")
-    return given.rate(clients), measured.latencies
+    return found.seconds, measured.latencies
