@@ -6,9 +6,6 @@ from supervisor import names
 from supervisor.exchanges import Lane
 from supervisor.fleet import Fleet
 
-MOST_SHOWN = 200
-"""Characters of an unknown name that are said back to the caller."""
-
 
 class Directory:
     """Looks deployments up in a fleet (`gateway.app.Directory`)."""
@@ -36,5 +33,4 @@ class Directory:
         known = list(self._fleet.served)
         if model is None:
             return f"name a model: there is no default deployment ({names.listed(known)})"
-        shown = model if len(model) <= MOST_SHOWN else model[:MOST_SHOWN] + "…"
-        return names.no_such("model", shown, known)
+        return names.no_such("model", model, known)

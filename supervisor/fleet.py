@@ -28,9 +28,7 @@ from supervisor.control.events import (
 from supervisor.control.messages import CommandRefused
 from supervisor.core import budget, placement, reconcile
 from supervisor.core.compatibility import SetLimits, differences
-from supervisor.core.dispatch import (
-    Pool,
-)
+from supervisor.core.dispatch import Pool
 from supervisor.core.durations import Durations
 from supervisor.core.ejection import Policy
 from supervisor.core.lifecycle import AT_REST, IN_ROTATION, State

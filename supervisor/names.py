@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 MOST_LISTED = 12
 """Names said back; of more the first ones, and how many there are."""
+MOST_SHOWN = 200
+"""Characters of the word itself that are said back."""
 LONGEST_GUESS = 64
 """Longer words get no guess: guessing takes time quadratic in the length."""
 
@@ -29,9 +31,13 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 def no_such(thing: str, word: str, known: Sequence[str]) -> str:
     """`no deployment 'stbu'; did you mean 'stub'? (there are: stub, minilm)`. thing: in the singular."""
-    near = nearest(word, known)
+    word, near = _shown(word), nearest(word, known)
     guess = f"; did you mean {near!r}?" if near else ""
     return f"no {thing} {word!r}{guess} ({listed(known)})"
+
+
+def _shown(word: str) -> str:
+    return word if len(word) <= MOST_SHOWN else word[:MOST_SHOWN] + "…"
 
 
 def listed(known: Sequence[str]) -> str:

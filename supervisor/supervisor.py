@@ -62,14 +62,14 @@ from supervisor.telling import EVENTS_FILE, BadFrames, EventLines, EventRecords,
 
 HEADROOM_S = 10.0
 """Between the end of the drain and the stop of the processes, in the promised worst case (spec 8)."""
+LEAVING_S = 8.0
+"""Of that, for the last answers and log lines once the processes are gone, or are given up."""
 FOLDER_EACH_S = 2.0
 """Between two looks whether the sockets are still where engines and commands find them."""
 ROOM_EACH_S = 10.0
 """Between two looks at the room for bodies."""
 PEAK_BYTES = 256 * 1024 * 1024
 """After bodies held more than this together, memory is given back, once that is over."""
-LEAVING_S = 8.0
-"""Of that, for the last answers and log lines once the processes are gone, or are given up."""
 STDERR = 2
 FLUSH_LOGS_S = 2.0
 LINGER_MS = 500

@@ -189,7 +189,7 @@ class _Range:
         self.on_trial = False
         """Whether a count that was adopted has still to show that it is as fast as promised."""
         self.given_up: set[int] = set()
-        """Counts that did not show it; not chosen again before the machine has changed."""
+        """Counts that served slower than their pairs had promised; not chosen again before the machine has changed."""
         self.patience = 1
         self.off = self.calm = 0
         """Windows in a row that were off, of which `patience` make it relearn, and that were not."""
@@ -209,8 +209,8 @@ class _Range:
         for kept in (*self.ratios.values(), *self.seconds.values()):
             kept.clear()
 
-    def is_off_for_long(self, off: bool) -> bool:
-        """One more window; whether so many in a row were off that it has to relearn."""
+    def take_window(self, off: bool) -> bool:
+        """Note one more window; True where so many in a row were off that the range has to relearn."""
         if not off:
             self.off, self.calm = 0, self.calm + 1
             if self.calm >= CALM_WINDOWS:
@@ -339,7 +339,7 @@ class Learner:
         if middle is None or each.stage not in (Stage.LEARNED, Stage.SERVING) or not self._candidates:
             return False
         if not each.on_trial:
-            if not each.is_off_for_long(abs(middle - 1.0) > SHIFT):
+            if not each.take_window(abs(middle - 1.0) > SHIFT):
                 return False
             each.given_up.clear()
             return True

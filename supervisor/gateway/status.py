@@ -105,7 +105,7 @@ class StatusPages:
     def _model(self, name: str) -> Page:
         served = self._fleet.served
         if name not in served:
-            return _error(errors.MODEL_NOT_FOUND, names.no_such("model", name[:200], list(served)))
+            return _error(errors.MODEL_NOT_FOUND, names.no_such("model", name, list(served)))
         return Page(200, _encode(self._model_row(name)))
 
     def _model_row(self, name: str) -> dict[str, object]:

@@ -26,7 +26,7 @@ def foreground(*words: str) -> Iterator[subprocess.Popen[str]]:
     """`stoker serve` in the foreground, its control socket there; ended with the context."""
     process = subprocess.Popen(command("serve", *words), stderr=subprocess.PIPE, text=True)
     try:
-        wait_until_running(True)
+        wait_until_running()
         yield process
     finally:
         process.terminate()
@@ -36,10 +36,10 @@ def foreground(*words: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def wait_until_running(wanted: bool) -> None:
-    """Return when a supervisor runs and listens, or none does any more."""
+def wait_until_running() -> None:
+    """Return when a supervisor runs and listens."""
     deadline = time.monotonic() + 30
-    while (bool(running_supervisors()) and RuntimeDir("mine").control.exists()) is not wanted:
+    while not (running_supervisors() and RuntimeDir("mine").control.exists()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
